@@ -1,0 +1,1 @@
+"""What the facts prove: reads everything, and nothing reads it."""

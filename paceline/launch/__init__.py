@@ -1,0 +1,1 @@
+"""N processes, anywhere, started by the name of an entry. Knows only the plan; no torch."""

@@ -1,0 +1,1 @@
+"""Phase 1: who does what. Arithmetic, no torch."""

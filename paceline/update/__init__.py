@@ -1,0 +1,1 @@
+"""Phase 4: when a gradient becomes a weight."""
