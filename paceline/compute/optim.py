@@ -1,0 +1,40 @@
+"""The optimizer of one device's parameters. State and arithmetic are elementwise, so any cut gives the same bits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+
+from paceline.job import OptimizerTable
+
+
+def build_optimizer(
+    parameters: Iterable[tuple[str, nn.Parameter]], table: OptimizerTable
+) -> torch.optim.Optimizer:
+    """AdamW (Loshchilov & Hutter, arXiv:1711.05101) or SGD with momentum; decay on matrices only.
+
+    Args:
+        parameters: (name, parameter) pairs, each parameter once; sharded parameters keep their global rank,
+            so "matrix" means the same on every layout.
+        table: the job's ``[optimizer]``; the learning rate is set every step by the schedule.
+    """
+    matrices: list[Tensor] = []
+    vectors: list[Tensor] = []
+    for _, parameter in parameters:
+        (matrices if parameter.ndim >= 2 else vectors).append(parameter)
+    groups = [
+        {"params": group, "weight_decay": decay}
+        for group, decay in ((matrices, table.weight_decay), (vectors, 0.0))
+        if group
+    ]
+    if table.name == "sgd":
+        return torch.optim.SGD(groups, lr=table.lr, momentum=table.momentum)
+    return torch.optim.AdamW(groups, lr=table.lr, betas=tuple(table.betas), eps=table.eps, fused=True)
+
+
+def set_learning_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
+    """The rate of the next step, for every group."""
+    for group in optimizer.param_groups:
+        group["lr"] = lr
