@@ -55,9 +55,13 @@ class Decoder(nn.Module):
         self.layers = nn.ModuleList(Block(widths, attend) for _ in range(widths.num_hidden_layers))
         self.norm = RMSNorm(widths.hidden_size, widths.rms_norm_eps)
         self.lm_head = Linear(widths.hidden_size, widths.vocab_size)
-        if widths.tie_word_embeddings:
-            self.lm_head.weight = self.embed_tokens.weight
+        self.tie_weights()
         self.rotary = RotaryTables(widths.head_dim, widths.rope_theta, widths.rope_scaling)
+
+    def tie_weights(self) -> None:
+        """Make head and embedding one parameter where the widths say so; again after ``to_empty``, which splits them."""
+        if self.widths.tie_word_embeddings:
+            self.lm_head.weight = self.embed_tokens.weight
 
     def forward(
         self, tokens_BT: Tensor, positions_BT: Tensor | None = None, segments_BT: Tensor | None = None

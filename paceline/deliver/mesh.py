@@ -1,0 +1,71 @@
+"""Layout → process groups, one per axis, in the rank order of the layout.
+
+A mesh is a value: which groups this rank belongs to, and its coordinates. With one rank there are no groups
+and every reduction is the identity, so ``single`` runs the same code.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+from paceline.deliver.device import Device
+from paceline.plan.layout import Layout
+
+
+@dataclass(frozen=True)
+class Mesh:
+    """The groups of one rank.
+
+    ``torch_mesh`` has one dim per axis of degree > 1 among (dp, fsdp), in that order; None on one rank.
+    ``data_rank`` counts the ranks that see different rows of the global batch.
+    """
+
+    layout: Layout
+    rank: int
+    torch_mesh: DeviceMesh | None
+    data_rank: int
+    data_degree: int
+
+    @property
+    def world_size(self) -> int:
+        return self.layout.world_size
+
+    def axis(self, *names: str) -> DeviceMesh:
+        """The sub-mesh of these axes; call it only for axes of degree > 1."""
+        assert self.torch_mesh is not None, "one rank has no axes"
+        return self.torch_mesh[names if len(names) > 1 else names[0]]
+
+    def sum(self, values: torch.Tensor) -> torch.Tensor:
+        """Sum over all ranks, in place; every rank holds the same bits afterwards."""
+        if self.world_size > 1:
+            dist.all_reduce(values, op=dist.ReduceOp.SUM)
+        return values
+
+    def max(self, values: torch.Tensor) -> torch.Tensor:
+        """Maximum over all ranks, in place."""
+        if self.world_size > 1:
+            dist.all_reduce(values, op=dist.ReduceOp.MAX)
+        return values
+
+
+def build_mesh(layout: Layout, rank: int, device: Device) -> Mesh:
+    """Make the process groups of ``layout`` (every rank calls this, in the same order).
+
+    The default group must exist when the layout has more than one rank (``deliver.wire.open_world``).
+    """
+    at = layout.coordinates(rank)
+    data_rank = at["dp"] * layout.degree("fsdp") + at["fsdp"]
+    names = tuple(axis for axis in ("dp", "fsdp") if layout.degree(axis) > 1)
+    if not names:
+        return Mesh(layout, rank, None, data_rank, layout.data_degree)
+    sizes = tuple(layout.degree(axis) for axis in names)
+    torch_mesh = init_device_mesh(device.kind, sizes, mesh_dim_names=names)
+    for name in names:
+        group = torch_mesh.get_group(name)
+        if hasattr(group, "axis"):
+            group.axis = name  # the wire books this group's bytes and seconds under the axis
+    return Mesh(layout, rank, torch_mesh, data_rank, layout.data_degree)

@@ -1,0 +1,127 @@
+"""One step's facts → its row of ``metrics.jsonl`` (interface §7).
+
+A row needs the seconds of all ranks, and those of a step are known to the others only with the next step's first
+reduction. So a row is held back by one step: it is then complete, and no collective was spent on it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from paceline.ledger.spans import Account
+from paceline.update.every_step import StepResult
+
+CARRIED = ("wall_s", "deliver_s", "data_s")
+"""Seconds of a rank's last step that travel with the next reduction, in this order."""
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """What does not change during a run and turns seconds into rates.
+
+    ``flops_per_token`` forward and backward, model FLOPs; ``peak_flops`` of one device in the job's precision, None
+    when it is not known (then there is no MFU); ``rows_per_epoch`` in sequences.
+    """
+
+    world_size: int
+    sequence_length: int
+    flops_per_token: float
+    peak_flops: float | None
+    rows_per_epoch: int
+    usd_per_device_hour: float | None = None
+
+
+@dataclass
+class Telemetry:
+    """Builds rows and holds the newest until it is complete. ``emit`` gets each row once; None on other ranks."""
+
+    facts: RunFacts
+    attempt: int
+    emit: Callable[[dict[str, Any]], None] | None
+    now_s: Callable[[], float]
+    tokens: float = 0.0
+    samples: float = 0.0
+    productive_s: float = 0.0
+    memory_gib: tuple[float, float] = (0.0, 0.0)
+    _held: dict[str, Any] | None = None
+    _mine: tuple[float, ...] = field(default=(0.0,) * len(CARRIED))
+
+    @property
+    def carried(self) -> tuple[float, ...]:
+        """This rank's seconds of the last step, to be summed over ranks."""
+        return self._mine
+
+    def step(self, step: int, rate: float, result: StepResult, accounts: Mapping[Account, float]) -> None:
+        """Take a finished step; completes and emits the row of the one before."""
+        self.release(result.carried)
+        wall_s = sum(accounts.values())
+        self._mine = (
+            wall_s,
+            sum(s for (phase, _), s in accounts.items() if phase == "deliver"),
+            accounts.get(("idle", "data"), 0.0),
+        )
+        self.productive_s += wall_s
+        self.tokens += result.counts.valid_tokens
+        self.samples += result.counts.rows
+        self._held = self._row(step, rate, result, wall_s)
+
+    def stalled(self, seconds: float) -> None:
+        """Training stood still for ``seconds`` to save after the held row's step."""
+        if self._held is not None:
+            self._held["checkpoint_stall"] = seconds / (self._held["step_time_s"] + seconds)
+
+    def release(self, carried: tuple[float, ...]) -> None:
+        """Complete the held row with the sums over ranks of :data:`CARRIED`, and emit it."""
+        row, self._held = self._held, None
+        if row is None:
+            return
+        wall_s, deliver_s, data_s = carried
+        if wall_s > 0:
+            row["exposed_communication"] = deliver_s / wall_s
+            row["data_wait"] = data_s / wall_s
+        if self.emit is not None:
+            self.emit(row)
+
+    def _row(self, step: int, rate: float, result: StepResult, wall_s: float) -> dict[str, Any]:
+        facts, counts = self.facts, result.counts
+        devices = facts.world_size
+        tokens_per_s = counts.valid_tokens / wall_s
+        flops = tokens_per_s * facts.flops_per_token / devices
+        now_s = self.now_s()
+        row: dict[str, Any] = {
+            "kind": "train",
+            "step": step,
+            "attempt": self.attempt,
+            "time_s": round(now_s, 4),
+            "loss": result.loss,
+            "grad_norm": result.grad_norm,
+            "lr": rate,
+            "tokens": round(self.tokens),
+            "samples": round(self.samples),
+            "epoch": self.samples / facts.rows_per_epoch,
+            "step_time_s": wall_s,
+            "tokens_per_s": tokens_per_s,
+            "tokens_per_s_per_device": tokens_per_s / devices,
+            "tflops_per_device": flops / 1e12,
+            "memory_gib": self.memory_gib[0],
+            "memory_allocated_gib": self.memory_gib[1],
+            "checkpoint_stall": 0.0,
+            "goodput": min(1.0, self.productive_s / now_s) if now_s > 0 else 1.0,
+            "nonfinite": int(result.verdict is not None),
+            "skipped": 0,
+        }
+        if counts.target_bytes > 0:
+            row["bits_per_byte"] = bits_per_byte(result.loss * counts.valid_tokens, counts.target_bytes)
+        if facts.peak_flops:
+            row["mfu"] = flops / facts.peak_flops
+        if facts.usd_per_device_hour is not None:
+            row["cost_usd"] = facts.usd_per_device_hour * devices * now_s / 3600
+        return row
+
+
+def bits_per_byte(nats: float, text_bytes: float) -> float:
+    """Σ loss in nats over the text's tokens → bits per byte of the text."""
+    return nats / math.log(2) / text_bytes
