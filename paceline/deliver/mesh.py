@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh
 
-from paceline.deliver.device import Device
+from paceline.deliver.wire.world import World
 from paceline.plan.layout import Layout
 
 
@@ -21,7 +21,8 @@ class Mesh:
     """The groups of one rank.
 
     ``torch_mesh`` has one dim per axis of degree > 1 among (dp, fsdp), in that order; None on one rank.
-    ``data_rank`` counts the ranks that see different rows of the global batch.
+    ``data_rank`` counts the ranks that see different rows of the global batch. ``everyone`` is a group of all ranks
+    for what the step itself agrees on, apart from the axes' groups so that its seconds are booked apart.
     """
 
     layout: Layout
@@ -29,6 +30,7 @@ class Mesh:
     torch_mesh: DeviceMesh | None
     data_rank: int
     data_degree: int
+    everyone: dist.ProcessGroup | None = None
 
     @property
     def world_size(self) -> int:
@@ -42,30 +44,30 @@ class Mesh:
     def sum(self, values: torch.Tensor) -> torch.Tensor:
         """Sum over all ranks, in place; every rank holds the same bits afterwards."""
         if self.world_size > 1:
-            dist.all_reduce(values, op=dist.ReduceOp.SUM)
+            dist.all_reduce(values, op=dist.ReduceOp.SUM, group=self.everyone)
         return values
 
     def max(self, values: torch.Tensor) -> torch.Tensor:
         """Maximum over all ranks, in place."""
         if self.world_size > 1:
-            dist.all_reduce(values, op=dist.ReduceOp.MAX)
+            dist.all_reduce(values, op=dist.ReduceOp.MAX, group=self.everyone)
         return values
 
 
-def build_mesh(layout: Layout, rank: int, device: Device) -> Mesh:
+def build_mesh(layout: Layout, rank: int, world: World | None) -> Mesh:
     """Make the process groups of ``layout`` (every rank calls this, in the same order).
 
-    The default group must exist when the layout has more than one rank (``deliver.wire.open_world``).
+    Args:
+        layout: closed, of as many ranks as the world.
+        rank: of this process.
+        world: what the ranks have joined; None on one rank.
     """
     at = layout.coordinates(rank)
     data_rank = at["dp"] * layout.degree("fsdp") + at["fsdp"]
-    names = tuple(axis for axis in ("dp", "fsdp") if layout.degree(axis) > 1)
-    if not names:
+    degrees = {axis: layout.degree(axis) for axis in ("dp", "fsdp") if layout.degree(axis) > 1}
+    if world is None or not degrees:
         return Mesh(layout, rank, None, data_rank, layout.data_degree)
-    sizes = tuple(layout.degree(axis) for axis in names)
-    torch_mesh = init_device_mesh(device.kind, sizes, mesh_dim_names=names)
-    for name in names:
-        group = torch_mesh.get_group(name)
-        if hasattr(group, "axis"):
-            group.axis = name  # the wire books this group's bytes and seconds under the axis
-    return Mesh(layout, rank, torch_mesh, data_rank, layout.data_degree)
+    torch_mesh = world.mesh(degrees)
+    everyone = dist.new_group()
+    world.name_axis(everyone, "step")
+    return Mesh(layout, rank, torch_mesh, data_rank, layout.data_degree, everyone)

@@ -20,7 +20,8 @@ def inverse_frequencies(head_dim: int, theta: float, scaling: Mapping[str, Any] 
     Supported scalings: ``linear`` (positions divided by ``factor``) and ``llama3`` (Llama 3.1: wavelengths
     above the original context divided by ``factor``, a smooth ramp between the two frequency factors).
     """
-    freq = theta ** (-torch.arange(0, head_dim, 2, dtype=torch.float64) / head_dim)
+    # the model is built on the meta device; this table is not a weight
+    freq = theta ** (-torch.arange(0, head_dim, 2, dtype=torch.float64, device="cpu") / head_dim)
     kind = None if not scaling else scaling.get("rope_type", scaling.get("type"))
     if kind in (None, "default"):
         return freq
@@ -49,7 +50,7 @@ class RotaryTables:
         wide = torch.promote_types(dtype, torch.float32)
         kept = self._kept.get((device, wide))
         if kept is None or kept[0].shape[0] < length:
-            angle = torch.outer(torch.arange(length, dtype=torch.float64), self._freq)
+            angle = torch.outer(torch.arange(length, dtype=torch.float64, device="cpu"), self._freq)
             angle = torch.cat((angle, angle), dim=-1)
             kept = (angle.cos().to(device, wide), angle.sin().to(device, wide))
             self._kept[(device, wide)] = kept

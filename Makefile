@@ -1,0 +1,39 @@
+# make demo    one real run through all five phases, from nothing but Python
+# make test    everything that CI checks
+# make bench   ratios against the shortest hand-written loop, and of start-up
+# Each sets up .venv first; PYTHON chooses the interpreter (3.11 or later).
+
+PYTHON ?= python3
+BIN := .venv/bin
+JOBS ?= 2
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: demo test lint bench clean
+
+.venv/.run: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Paceline needs Python 3.11 or later: make PYTHON=python3.12 ...")'
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install -q -c constraints.txt -e .
+	@touch $@
+
+.venv/.dev: .venv/.run
+	$(BIN)/pip install -q -c constraints.txt -e '.[dev]'
+	@touch $@
+
+demo: .venv/.run
+	$(BIN)/python examples/demo.py
+
+lint: .venv/.dev
+	$(BIN)/ruff check .
+	$(BIN)/lint-imports
+	$(BIN)/mypy
+
+test: lint
+	$(BIN)/python -m pytest
+
+bench: .venv/.dev
+	$(BIN)/python benchmarks/step_overhead.py
+	$(BIN)/python benchmarks/start.py
+
+clean:
+	rm -rf .venv build dist *.egg-info
