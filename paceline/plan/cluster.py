@@ -1,0 +1,316 @@
+"""Accelerators, hosts and links as values, and the cluster names of interface §5.
+
+``8xH100-SXM-80GB``, ``64x8xH100-SXM-80GB``, ``p5.48xlargex4``, ``FILE.toml`` and ``this``. The data sheets are the
+TOML files of ``catalog/``; each figure has its source and date there. What a machine really is, is probed elsewhere
+(``launch/machine.py``) and handed in as a :class:`Cluster`; what it really reaches is measured (``measured.py``).
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from typing import Any, NoReturn
+
+from paceline.job.quantities import QuantityError, parse_bytes, parse_duration, parse_rate
+from paceline.ledger.outcome import Exit, Refused
+
+GB, TERA = 1e9, 1e12
+CATALOG = Path(__file__).parent / "catalog"
+
+
+@dataclass(frozen=True)
+class Accelerator:
+    """One device by its data sheet. Rates are one direction, for one device; 0 = the source does not say.
+
+    For a CPU one *core* is the device, and the memory bandwidth is shared by the cores of a host.
+    """
+
+    name: str
+    vendor: str = ""
+    peak_flops: Mapping[str, float] = field(default_factory=dict)
+    matmul_flops: Mapping[str, float] = field(default_factory=dict)
+    memory_bytes: int = 0
+    memory_bytes_per_s: float = 0.0
+    link: str = ""
+    link_bytes_per_s: float = 0.0
+    nic_bytes_per_s: float = 0.0
+    usd_per_hour: float | None = None
+    price_date: str = ""
+    price_provider: str = ""
+    source: str = ""
+
+    @property
+    def is_cpu(self) -> bool:
+        return self.name == "CPU"
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Hosts of equal devices and the links between them.
+
+    Attributes:
+        devices: per host. On a CPU its cores: a hint, since there as many processes run as are asked for.
+        memory_bytes: of one device; of the whole host on a CPU, where the ranks share it.
+        latency_inter_s: of one message between hosts.
+        usd_per_device_hour: None = not stated, and then no cost is shown.
+        visible: the devices are those of this machine.
+        measured: the ``[measured]`` table of a cluster file, as ``cluster measure`` wrote it.
+    """
+
+    name: str
+    hosts: int
+    devices: int
+    accelerator: Accelerator
+    memory_bytes: int
+    link_bytes_per_s: float
+    nic_bytes_per_s: float
+    latency_inter_s: float = 25e-6
+    usd_per_device_hour: float | None = None
+    price_date: str = ""
+    visible: bool = False
+    cpu_model: str = ""
+    measured: Mapping[str, Any] | None = None
+
+    @property
+    def is_cpu(self) -> bool:
+        return self.accelerator.is_cpu
+
+    @property
+    def world(self) -> int:
+        """All devices."""
+        return self.hosts * self.devices
+
+    def memory_of_rank(self, ranks_on_host: int) -> int:
+        """Bytes that one rank may use: its device's, or its share of the host's on a CPU."""
+        return self.memory_bytes // max(1, ranks_on_host) if self.is_cpu else self.memory_bytes
+
+    def ranks_on_host(self, world_size: int) -> int:
+        """Ranks of the fullest host when hosts are filled one after another."""
+        return min(world_size, self.devices) if self.hosts > 1 or not self.is_cpu else world_size
+
+    def scope(self, world_size: int) -> str:
+        """``device``, ``host`` or ``cluster``: where that many ranks live."""
+        if world_size == 1:
+            return "device"
+        return "host" if self.hosts == 1 or world_size <= self.devices else "cluster"
+
+
+@cache
+def catalogue() -> dict[str, Accelerator]:
+    """Every accelerator of the packaged data sheets, by name."""
+    found = {}
+    for path in sorted(CATALOG.glob("*.toml")):
+        if path.stem != "shapes":
+            found.update(_sheet(path))
+    return found
+
+
+def _sheet(path: Path) -> dict[str, Accelerator]:
+    data = tomllib.loads(path.read_text(encoding="utf-8"))
+    return {
+        name: _accelerator(name, data["vendor"], row) for name, row in data.items() if isinstance(row, dict)
+    }
+
+
+def _accelerator(name: str, vendor: str, row: Mapping[str, Any]) -> Accelerator:
+    price = row.get("price", {})
+    return Accelerator(
+        name=name,
+        vendor=vendor,
+        peak_flops={k: v * TERA for k, v in row.get("peak_tflops", {}).items()},
+        matmul_flops={k: v * TERA for k, v in row.get("measured_matmul_tflops", {}).items()},
+        memory_bytes=int(row.get("memory_gb", 0) * GB),
+        memory_bytes_per_s=row.get("memory_tb_per_s", 0) * TERA,
+        link=row.get("link", ""),
+        link_bytes_per_s=row.get("link_gb_per_s", 0) * GB,
+        nic_bytes_per_s=row.get("nic_gbit_per_s", 0) * GB / 8,
+        usd_per_hour=price.get("usd_per_hour"),
+        price_date=price.get("date", ""),
+        price_provider=price.get("provider", ""),
+        source=row.get("source", ""),
+    )
+
+
+@cache
+def shapes() -> dict[str, str]:
+    """Machine shapes of clouds: name → ``DEVICESxACCELERATOR``."""
+    return dict(tomllib.loads((CATALOG / "shapes.toml").read_text(encoding="utf-8"))["shapes"])
+
+
+def this_cpu(cores: int, memory_bytes: int, cpu_model: str = "") -> Cluster:
+    """This machine's CPU as a cluster of one host whose devices are its cores."""
+    cpu = _sheet(CATALOG / "cpu.toml")["CPU"]
+    return Cluster(
+        name="this",
+        hosts=1,
+        devices=max(1, cores),
+        accelerator=cpu,
+        memory_bytes=memory_bytes,
+        link_bytes_per_s=cpu.link_bytes_per_s,
+        nic_bytes_per_s=0.0,
+        visible=True,
+        cpu_model=cpu_model,
+    )
+
+
+def of_accelerator(name: str, hosts: int, devices: int, accelerator: Accelerator) -> Cluster:
+    """A cluster whose figures are the data sheet's."""
+    return Cluster(
+        name=name,
+        hosts=hosts,
+        devices=devices,
+        accelerator=accelerator,
+        memory_bytes=accelerator.memory_bytes,
+        link_bytes_per_s=accelerator.link_bytes_per_s,
+        nic_bytes_per_s=accelerator.nic_bytes_per_s,
+        usd_per_device_hour=accelerator.usd_per_hour,
+        price_date=accelerator.price_date,
+    )
+
+
+def parse_cluster(text: str, *, this: Cluster | None = None, where: str = "") -> Cluster:
+    """A cluster by name.
+
+    Args:
+        text: a name of interface §5.
+        this: what ``this`` means here, probed by the caller.
+        where: where the name was written, repeated in an error.
+
+    Raises:
+        Refused: exit 2 for a name that is not understood, with the nearest; exit 13 for ``this`` unprobed.
+    """
+    name = text.strip()
+    if name == "this":
+        if this is None:
+            _refuse(
+                "this machine was not probed",
+                name,
+                "`this` is the visible devices",
+                "1xCPU",
+                where,
+                Exit.CLUSTER,
+            )
+        return this
+    if name.endswith(".toml"):
+        return _from_file(Path(name), this, where)
+    by_shape = {s.lower(): s for s in shapes()}
+    shape, _, count = name.lower().rpartition("x")
+    if name.lower() in by_shape:
+        return _of(name, 1, shapes()[by_shape[name.lower()]], where)
+    if shape in by_shape and count.isascii() and count.isdigit() and int(count):
+        return _of(name, int(count), shapes()[by_shape[shape]], where)
+    counts = re.fullmatch(r"(?:(\d{1,6})x)?(\d{1,6})x(.+)", name)
+    if counts is None:
+        sheet = _find(name, f"8x{name}", where)
+        rule = "a cluster is [HOSTS x] DEVICES x ACCELERATOR, a machine shape, `this` or FILE.toml"
+        _refuse(f"{name} does not say how many", name, rule, f"8x{sheet.name}", where)
+    hosts, devices = int(counts[1] or 1), int(counts[2])
+    if not hosts or not devices:
+        _refuse("a cluster of nothing", name, "hosts and devices are at least 1", f"1x{counts[3]}", where)
+    sheet = _find(counts[3], name, where)
+    return of_accelerator(name.replace(counts[3], sheet.name), hosts, devices, sheet)
+
+
+def _of(name: str, hosts: int, host: str, where: str) -> Cluster:
+    devices, _, accelerator = host.partition("x")
+    return of_accelerator(name, hosts, int(devices), _find(accelerator, name, where))
+
+
+def _find(text: str, whole: str, where: str) -> Accelerator:
+    wanted = text.strip().replace(" ", "-").lower()
+    names = {name.lower(): name for name in catalogue()}
+    if wanted in names:
+        return catalogue()[names[wanted]]
+    fits = [name for low, name in sorted(names.items()) if low.startswith(wanted)] if wanted else []
+    if len(fits) == 1:
+        return catalogue()[fits[0]]
+    if fits:
+        rule = f"{text} fits several: write one of them in full"
+        _refuse(
+            f"{text} is not one accelerator",
+            whole,
+            rule,
+            _put(whole, text, fits),
+            where,
+            allowed=", ".join(fits),
+        )
+    near = difflib.get_close_matches(wanted, names, n=1, cutoff=0.3) or ["h100-sxm-80gb"]
+    rule = "the accelerator is one of the catalogue (`paceline cluster list`)"
+    _refuse(f"{text} is not in the catalogue", whole, rule, _put(whole, text, [names[near[0]]]), where)
+
+
+def _put(whole: str, text: str, names: list[str]) -> str:
+    sxm = [name for name in names if "SXM" in name]
+    return whole.replace(text, (sxm or names)[-1])
+
+
+def _from_file(path: Path, this: Cluster | None, where: str) -> Cluster:
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        _refuse(f"{path} cannot be read", path, error.strerror or str(error), "this", where)
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        _refuse(f"{path} is not a cluster file", path, str(error), "this", where)
+    table = data.get("cluster", {})
+    unknown = [key for key in data if key not in ("cluster", "measured", "schema")]
+    if unknown or not isinstance(table, dict):
+        rule = "a cluster file holds the keys of [cluster] and the table [measured]"
+        _refuse(
+            f"{unknown[0] if unknown else 'cluster'} is no table of {path.name}", path, rule, "this", where
+        )
+    base = parse_cluster(str(table.get("use", "this")), this=this, where=str(path))
+    return with_keys(replace(base, name=path.stem, measured=data.get("measured")), table, str(path))
+
+
+def with_keys(cluster: Cluster, table: Mapping[str, Any], where: str = "") -> Cluster:
+    """The cluster with the keys of a ``[cluster]`` table over what ``use`` says; values as in a job file."""
+    if table.get("accelerator"):
+        sheet = _find(str(table["accelerator"]), str(table["accelerator"]), where)
+        cluster = of_accelerator(cluster.name, cluster.hosts, cluster.devices, sheet)
+    link, latency = table.get("link") or {}, table.get("latency") or {}
+    readers: list[tuple[str, str, Any, Any]] = [
+        ("hosts", "hosts", table.get("hosts"), int),
+        ("devices", "devices", table.get("devices"), int),
+        ("memory", "memory_bytes", table.get("memory"), parse_bytes),
+        ("link.intra", "link_bytes_per_s", link.get("intra"), parse_rate),
+        ("link.inter", "nic_bytes_per_s", link.get("inter"), parse_rate),
+        ("latency.inter", "latency_inter_s", latency.get("inter"), parse_duration),
+        ("usd_per_device_hour", "usd_per_device_hour", table.get("usd_per_device_hour"), float),
+    ]
+    changes: dict[str, Any] = {}
+    for key, name, value, read in readers:
+        if value is None:
+            continue
+        try:
+            changes[name] = read(value) if isinstance(value, str) or read in (int, float) else value
+        except (QuantityError, ValueError) as error:
+            _refuse(f"cluster.{key} is not possible", value, str(error), "", where)
+    if "usd_per_device_hour" in changes:
+        changes["price_date"] = ""
+    return replace(cluster, **changes)
+
+
+def _refuse(
+    message: str,
+    seen: object,
+    rule: str,
+    use: str,
+    where: str,
+    exit_code: Exit = Exit.USAGE,
+    allowed: str = "",
+) -> NoReturn:
+    raise Refused(
+        message,
+        exit_code=exit_code,
+        key="cluster.use",
+        seen=seen,
+        rule=rule,
+        allowed=allowed,
+        use=f"--cluster {use}" if use else "",
+        where=where,
+    )

@@ -1,0 +1,144 @@
+"""What this machine was measured to reach: the file that ``recipes/measure.py`` writes and the planner reads.
+
+The file is plain JSON in the cache folder, one a machine. It is never required: without it the planner takes the
+catalogue with a wide interval and says so. A file of another machine or another schema is not used.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+SCHEMA = 1
+
+
+def machine_key(cpu_model: str, cores: int, memory_bytes: int) -> str:
+    """The name of a machine's measurement: CPU model, cores, and memory rounded to GiB."""
+    text = f"{cpu_model.strip()}|{cores}|{round(memory_bytes / 2**30)}"
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def measurement_path(cache: Path, key: str) -> Path:
+    """Where the measurement of a machine lies below the cache folder."""
+    return cache / "measured" / f"{key}.json"
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A measurement file. Every row says under which threads (a process) and simultaneous processes it was taken.
+
+    Attributes:
+        matmul: precision, size, threads, processes, flops_per_s (of one process).
+        stream: threads, processes, bytes_per_s (of one process; reads and writes).
+        optimizer: threads, processes, parameters_per_s (of one process; fused AdamW).
+        blocks: a real decoder: its widths, precision, sequence_length, mbs, threads, processes, and seconds of
+            forward and backward of one block (``layer_s``) and of everything outside the blocks (``outer_s``).
+        collectives: op, ranks, bytes (full message, formulas §2.3), seconds.
+        dispatch_s: seconds that one block's operators cost when its tensors are tiny.
+        process_bytes: resident bytes of a rank before it has a model.
+    """
+
+    key: str = ""
+    at: str = ""
+    torch: str = ""
+    matmul: Sequence[Mapping[str, Any]] = field(default_factory=list)
+    stream: Sequence[Mapping[str, Any]] = field(default_factory=list)
+    optimizer: Sequence[Mapping[str, Any]] = field(default_factory=list)
+    blocks: Sequence[Mapping[str, Any]] = field(default_factory=list)
+    collectives: Sequence[Mapping[str, Any]] = field(default_factory=list)
+    dispatch_s: float = 0.0
+    process_bytes: int = 0
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Measured | None:
+        """None for another schema or something that is no measurement."""
+        if data.get("schema") != SCHEMA or not data.get("matmul"):
+            return None
+        names = ("key", "at", "torch", "matmul", "stream", "optimizer", "blocks", "collectives")
+        kept = {name: data[name] for name in names if name in data}
+        return cls(
+            **kept,
+            dispatch_s=float(data.get("dispatch_s", 0.0)),
+            process_bytes=int(data.get("process_bytes", 0)),
+        )
+
+    @classmethod
+    def read(cls, path: Path, key: str = "") -> Measured | None:
+        """The measurement in a file; None when there is none, it is torn, or it is another machine's."""
+        try:
+            data = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
+        found = cls.from_dict(data) if isinstance(data, dict) else None
+        return found if found is not None and (not key or found.key == key) else None
+
+    def matmul_flops(self, precision: str, size: float, threads: int, processes: int) -> float | None:
+        """FLOP/s of one process for products of about ``size``; None when this precision was not measured."""
+        rows = [row for row in self.matmul if row["precision"] == precision]
+        rows = nearest(rows, threads, processes)
+        return interpolate([(row["size"], row["flops_per_s"]) for row in rows], size) if rows else None
+
+    def rate(
+        self, rows: Sequence[Mapping[str, Any]], name: str, threads: int, processes: int
+    ) -> float | None:
+        """One figure of ``stream`` or ``optimizer`` under these threads and processes."""
+        near = nearest(rows, threads, processes)
+        return float(near[0][name]) if near else None
+
+    def collective_s(self, op: str, ranks: int, size_bytes: float) -> float | None:
+        """Seconds of one collective, log-log between the measured sizes; None when never measured."""
+        counts = sorted({row["ranks"] for row in self.collectives if row["op"] == op})
+        if not counts or ranks < 2:
+            return None
+        near = min(counts, key=lambda n: abs(math.log(n / ranks)))
+        points = [
+            (r["bytes"], r["seconds"]) for r in self.collectives if r["op"] == op and r["ranks"] == near
+        ]
+        return interpolate(points, size_bytes, extend=True) * (ranks / near)
+
+
+def nearest(rows: Iterable[Mapping[str, Any]], threads: int, processes: int) -> list[Mapping[str, Any]]:
+    """The rows taken under the nearest (threads, processes); processes count double."""
+    found = list(rows)
+    if not found:
+        return []
+
+    def far(row: Mapping[str, Any]) -> float:
+        return 2 * abs(math.log(row["processes"] / processes)) + abs(math.log(row["threads"] / threads))
+
+    least = min(far(row) for row in found)
+    return [row for row in found if far(row) <= least + 1e-9]
+
+
+def interpolate(points: Sequence[tuple[float, float]], x: float, *, extend: bool = False) -> float:
+    """Log-log interpolation. Beyond the ends: the end's value, or with ``extend`` proportional above the last
+    point (a larger message takes proportionally longer) and the first value below the first."""
+    line = sorted((float(a), float(b)) for a, b in points)
+    if x <= line[0][0]:
+        return line[0][1]
+    if x >= line[-1][0]:
+        return line[-1][1] * (x / line[-1][0] if extend else 1.0)
+    for (x0, y0), (x1, y1) in zip(line, line[1:], strict=False):
+        if x <= x1:
+            part = math.log(x / x0) / math.log(x1 / x0)
+            return math.exp(math.log(y0) + part * (math.log(y1) - math.log(y0)))
+    raise AssertionError("unreachable")
+
+
+def fastest_precision(measured: Measured | None, *, cuda: bool = False) -> str:
+    """``train.precision = auto``: bf16 where the device multiplies it faster than fp32, else fp32.
+
+    Not measured: bf16 on CUDA, fp32 on a CPU (without bf16 instructions bf16 is up to 84 times slower there).
+    """
+    if cuda:
+        return "bf16"
+    rates = {}
+    for row in measured.matmul if measured else []:
+        best = rates.get(row["precision"], 0.0)
+        rates[row["precision"]] = max(best, row["flops_per_s"])
+    return "bf16" if rates.get("bf16", 0.0) > rates.get("fp32", math.inf) else "fp32"
