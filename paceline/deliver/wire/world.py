@@ -1,0 +1,252 @@
+"""A rank joins its world: the store, the process groups, their names.
+
+Title of the hard why: *no port is open to another host*. A torch store listens on every interface unless it is
+given a socket, and gloo listens on whatever the host's name resolves to. So the launcher binds the store's socket to
+127.0.0.1 before it starts anybody (which also ends the race for a free port), rank 0 serves on that very socket,
+and gloo's device is made for 127.0.0.1. Keys are prefixed by the attempt, so a restart never meets the dead.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+from paceline.deliver.wire.group import Wire
+from paceline.deliver.wire.record import CallRecorder
+from paceline.ledger.outcome import Exit, Failed, Refused
+
+BACKEND = "paceline"
+LOOPBACK = "127.0.0.1"
+
+
+class Seat(Protocol):
+    """What a rank must know to join (:class:`paceline.launch.place.Place` has it)."""
+
+    @property
+    def rank(self) -> int: ...
+    @property
+    def world_size(self) -> int: ...
+    @property
+    def store_host(self) -> str: ...
+    @property
+    def store_port(self) -> int: ...
+    @property
+    def store_fd(self) -> int | None: ...
+    @property
+    def attempt(self) -> int: ...
+
+
+class World:
+    """All ranks of a run, seen from one of them.
+
+    A world of one has process groups too (``single`` needs none of them and never opens a world).
+    """
+
+    def __init__(self, seat: Seat, device_type: str, recorder: CallRecorder, timeout_s: float) -> None:
+        self.rank, self.size = seat.rank, seat.world_size
+        self.device_type, self.recorder, self.timeout_s = device_type, recorder, timeout_s
+        self.store: dist.Store | None = None
+        self._groups_of: dict[str, int] = {}
+
+    def name_axis(self, group: dist.ProcessGroup | None, axis: str) -> None:
+        """Calls on ``group`` are booked under ``axis`` from now on. A group that spans the world may be shared by
+        two names of torch's (a one-dimensional mesh reuses the default group): the last name counts."""
+        wire = group if group is not None else dist.group.WORLD
+        if not isinstance(wire, Wire):
+            raise TypeError(f"{wire!r} was not made by the wire")
+        wire.record.axis = axis
+
+    def mesh(self, degrees: Mapping[str, int]) -> DeviceMesh:
+        """A mesh whose dimensions are named and sized by ``degrees``, outermost first, its groups named."""
+        mesh = init_device_mesh(self.device_type, tuple(degrees.values()), mesh_dim_names=tuple(degrees))
+        for axis in degrees:
+            self.name_axis(mesh.get_group(axis), axis)
+        return mesh
+
+    def at_step(self, step: int) -> None:
+        self.recorder.at_step(step)
+
+    def close(self) -> None:
+        """Leaves: groups, store and slot are closed. Safe after a failure, and twice."""
+        global _open
+        if dist.is_initialized():
+            dist.destroy_process_group()
+        self.store = None
+        if self.recorder.slot is not None:
+            self.recorder.slot.close()
+            self.recorder.slot = None
+        if _open is self:
+            _open = None
+
+    def make_group(self, options: Any, _: Any = None) -> Wire:
+        """One group for torch's ``new_group``; ``options`` is its ``_DistributedBackendOptions``."""
+        store, rank, size = options.store, options.group_rank, options.group_size
+        timeout: timedelta = options.timeout
+        inner = dist.ProcessGroup(store, rank, size)
+        backends = _backends(self.device_type, store, rank, size, timeout)
+        for device_type, (kind, backend) in backends.items():
+            inner._register_backend(torch.device(device_type), kind, backend)
+        inner._set_default_backend(backends[self.device_type][0])
+        members = options.global_ranks_in_group or range(self.size)
+        record = self.recorder.group(self._group_name(members))
+        return Wire(inner, backends, record, timeout.total_seconds())
+
+    def _group_name(self, members: Sequence[int]) -> str:
+        """``0-6:2``; the second group of the same ranks is ``0-6:2#2``. The same on each member."""
+        name = compact(members)
+        count = self._groups_of[name] = self._groups_of.get(name, 0) + 1
+        return name if count == 1 else f"{name}#{count}"
+
+
+_open: World | None = (
+    None  # torch's backend registry is one per process, so the world that it makes groups for is too
+)
+
+
+def _make(options: Any, backend_options: Any = None) -> Wire:
+    if _open is None:
+        raise RuntimeError("a process group was asked of the wire before open_world")
+    return _open.make_group(options, backend_options)
+
+
+def open_world(seat: Seat, device_type: str, recorder: CallRecorder, timeout_s: float) -> World:
+    """Joins the world; returns when each rank is there.
+
+    Args:
+        seat: rank, world size, and where the store is. Rank 0 serves the store on ``store_fd``, a listening socket.
+        device_type: ``cpu`` (gloo) or ``cuda`` (nccl, and gloo for tensors in host memory).
+        recorder: gets every call of every group.
+        timeout_s: for the meeting, and for each collective.
+
+    Raises:
+        Failed: 30, naming the ranks that did not come within ``timeout_s``.
+        Refused: 2, a device type that has no backend here.
+    """
+    global _open
+    if device_type not in _BACKENDS:
+        raise Refused(
+            f"no backend carries {device_type} tensors",
+            exit_code=Exit.USAGE,
+            key="run.device",
+            seen=device_type,
+            allowed=", ".join(_BACKENDS),
+            use='run.device = "cpu"',
+        )
+    if dist.is_initialized() or _open is not None:
+        raise RuntimeError("this process is in a world already; close it first")
+    world = World(seat, device_type, recorder, timeout_s)
+    dist.Backend.register_backend(BACKEND, _make, extended_api=True, devices=list(_BACKENDS))
+    store = dist.PrefixStore(f"attempt-{seat.attempt}", _meet(seat, timeout_s))
+    _wait_for_all(store, seat, timeout_s)
+    _open = world
+    try:
+        dist.init_process_group(
+            BACKEND,
+            store=store,
+            rank=seat.rank,
+            world_size=seat.world_size,
+            timeout=timedelta(seconds=timeout_s),
+        )
+    except BaseException:
+        _open = None
+        raise
+    world.store = store
+    return world
+
+
+def _meet(seat: Seat, timeout_s: float) -> dist.TCPStore:
+    timeout = timedelta(seconds=timeout_s)
+    serves = seat.rank == 0
+    if serves and seat.store_fd is None:
+        raise ValueError("rank 0 serves the store on a socket that was bound before; its seat has none")
+    try:
+        return dist.TCPStore(
+            seat.store_host,
+            seat.store_port,
+            seat.world_size,
+            serves,
+            timeout=timeout,
+            wait_for_workers=False,
+            **({"master_listen_fd": seat.store_fd} if serves else {}),
+        )
+    except dist.DistError as error:
+        raise _missing([0], seat, timeout_s, str(error).splitlines()[0]) from error
+
+
+def _wait_for_all(store: dist.Store, seat: Seat, timeout_s: float) -> None:
+    keys = [f"here/{rank}" for rank in range(seat.world_size)]
+    end = time.monotonic() + timeout_s
+    try:
+        store.set(keys[seat.rank], "1")
+        store.wait(keys, timedelta(seconds=timeout_s))
+    except RuntimeError as error:
+        if time.monotonic() < end - 0.5:  # not a time-out: the store itself is gone, and rank 0 with it
+            raise _missing([0], seat, timeout_s, str(error).splitlines()[0]) from error
+        raise _missing(_absent(store, keys), seat, timeout_s, "") from error
+
+
+def _absent(store: dist.Store, keys: list[str]) -> list[int]:
+    try:
+        return [rank for rank, key in enumerate(keys) if not store.check([key])]
+    except RuntimeError:
+        return [0]
+
+
+def _missing(ranks: list[int], seat: Seat, timeout_s: float, why: str) -> Failed:
+    names = compact(ranks)
+    return Failed(
+        f"rank {names} did not come to the meeting"
+        if len(ranks) == 1
+        else f"ranks {names} did not come to the meeting",
+        exit_code=Exit.PEERS,
+        seen=f"rank {seat.rank} waited {timeout_s:g} s for {seat.world_size} ranks"
+        + (f"; {why}" if why else ""),
+        rule=f"each rank reaches {seat.store_host}:{seat.store_port} within {timeout_s:g} s",
+        use=f"the log of rank {ranks[0] if ranks else 0}: it says how far it got",
+    )
+
+
+def compact(ranks: Sequence[int]) -> str:
+    """``0-3``, ``0-6:2`` (every second), ``1,4,5``; a long list without a stride is cut and counted."""
+    ranks = list(ranks)
+    if len(ranks) < 2:
+        return ",".join(map(str, ranks))
+    step = ranks[1] - ranks[0]
+    if len(ranks) > 2 and step > 0 and ranks == list(range(ranks[0], ranks[-1] + 1, step)):
+        return f"{ranks[0]}-{ranks[-1]}" + (f":{step}" if step > 1 else "")
+    text = ",".join(map(str, ranks))
+    return text if len(text) <= 40 else f"{','.join(map(str, ranks[:4]))},…{ranks[-1]} ({len(ranks)})"
+
+
+def _gloo(store: dist.Store, rank: int, size: int, timeout: timedelta) -> tuple[Any, Any]:
+    from torch._C._distributed_c10d import ProcessGroupGloo
+
+    options = ProcessGroupGloo._Options()
+    options._timeout = timeout
+    options._devices = [ProcessGroupGloo.create_device(hostname=LOOPBACK, lazy_init=False)]
+    return dist.ProcessGroup.BackendType.GLOO, ProcessGroupGloo(store, rank, size, options)
+
+
+def _nccl(store: dist.Store, rank: int, size: int, timeout: timedelta) -> tuple[Any, Any]:
+    from torch._C._distributed_c10d import ProcessGroupNCCL
+
+    options = ProcessGroupNCCL.Options()
+    options._timeout = timeout
+    return dist.ProcessGroup.BackendType.NCCL, ProcessGroupNCCL(store, rank, size, options)
+
+
+_BACKENDS = {"cpu": _gloo, "cuda": _nccl}
+
+
+def _backends(
+    device_type: str, store: dist.Store, rank: int, size: int, timeout: timedelta
+) -> dict[str, tuple[Any, Any]]:
+    """The device's own backend, and gloo for host memory beside it."""
+    kinds = dict.fromkeys((device_type, "cpu"))
+    return {kind: _BACKENDS[kind](dist.PrefixStore(f"{kind}/", store), rank, size, timeout) for kind in kinds}
