@@ -1,0 +1,97 @@
+"""The status file: fresh, atomic, readable in any condition."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from paceline.ledger import process
+from paceline.ledger.folder import Heartbeat, Status
+from tests.ledger.test_spans import FakeClock
+
+
+def test_it_goes_round_with_schema_and_times(tmp_path: Path) -> None:
+    path = tmp_path / "status.json"
+    written = Status(state="running", step=3, steps=9, layout="fsdp=2").write(path)
+    assert Status.read(path) == written
+    assert json.loads(path.read_text())["schema"] == 1
+    assert written.started_s == written.updated_s > 0
+    assert written.pid == os.getpid()
+    assert Status(state="done", started_s=5.0).write(path).started_s == 5.0
+
+
+@pytest.mark.parametrize(
+    "content", ["", "{", "[]", "null", '{"state": "flying"}', '{"step": 3}', '{"state": 5}', "\x00\x01"]
+)
+def test_what_is_not_a_status_reads_as_none(tmp_path: Path, content: str) -> None:
+    (tmp_path / "status.json").write_text(content)
+    assert Status.read(tmp_path / "status.json") is None
+    assert Status.read(tmp_path / "absent.json") is None
+
+
+def test_a_status_of_another_version_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
+    path = tmp_path / "status.json"
+    path.write_text(
+        json.dumps({"state": "done", "step": "many", "steps": 7, "new_key": 1, "exit_code": True})
+    )
+    found = Status.read(path)
+    assert found is not None
+    assert (found.state, found.step, found.steps, found.exit_code, found.pid) == ("done", 0, 7, None, 0)
+
+
+def test_an_unknown_state_cannot_be_written() -> None:
+    with pytest.raises(ValueError):
+        Status(state="flying")
+
+
+def test_a_run_whose_process_is_gone_shows_as_lost(tmp_path: Path) -> None:
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait(30)
+    status = Status(state="running", pid=dead.pid).write(tmp_path / "status.json")
+    now = time.time()
+    assert status.shown_state(now) == "running"  # its heartbeat is fresh
+    assert status.shown_state(now + 60) == "lost"
+    assert Status(state="running").write(tmp_path / "s").shown_state(now + 600) == "running"  # we live
+    assert Status(state="running", process_start="x").write(tmp_path / "s").shown_state(now + 60) == "lost"
+    away = Status(state="running", host="elsewhere", updated_s=now)
+    assert [away.shown_state(now + s) for s in (60, 600)] == ["running", "lost"]
+    assert Status(state="failed", pid=dead.pid).shown_state(now + 600) == "failed"
+
+
+def test_the_heart_beats_when_due_and_at_once_for_a_new_state(tmp_path: Path) -> None:
+    path, clock = tmp_path / "status.json", FakeClock()
+    heart = Heartbeat(path, Status(state="running", steps=100), every_s=10, clock=clock)
+    beats = []
+    for step in range(1, 31):
+        clock.tick(1.0)
+        beats.append(heart.beat(step))
+    assert [i + 1 for i, beat in enumerate(beats) if beat] == [1, 11, 21]
+    assert heart.beat(31, state="stopping")
+    found = Status.read(path)
+    assert found is not None
+    assert (found.step, found.state, found.steps) == (31, "stopping", 100)
+    heart.beat(32)
+    heart.end("preempted", 50, "saved")
+    found = Status.read(path)
+    assert found is not None
+    assert (found.step, found.state, found.exit_code, found.message) == (32, "preempted", 50, "saved")
+
+
+def test_a_heartbeat_takes_up_the_status_in_the_folder(tmp_path: Path) -> None:
+    Status(state="running", kind="prove", started_s=5.0).write(tmp_path / "status.json")
+    assert Heartbeat(tmp_path).status.kind == "prove"
+
+
+def test_a_process_is_told_from_a_later_one_of_its_number() -> None:
+    start = process.start_time(os.getpid())
+    assert start
+    assert process.is_alive(os.getpid(), start)
+    assert not process.is_alive(os.getpid(), start + "0")
+    assert not process.is_alive(0)
+    assert process.start_time(2**22 + 1) == ""
