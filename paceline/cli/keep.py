@@ -1,0 +1,175 @@
+"""Keep: checkpoint, cluster, job, doctor."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from paceline.cli import complete
+from paceline.cli.frame import command
+from paceline.cli.screen import Reply, Screen
+from paceline.cli.words import JobWord, RunWord, Sets, split_sets
+
+
+def register(app: typer.Typer, sections: dict[str, typer.Typer]) -> None:
+    """Adds the commands of this group."""
+    checkpoint, cluster, job = sections["checkpoint"], sections["cluster"], sections["job"]
+    command(checkpoint, "checkpoint list")(checkpoint_list)
+    command(checkpoint, "checkpoint inspect")(checkpoint_inspect)
+    command(checkpoint, "checkpoint verify")(checkpoint_verify)
+    command(cluster, "cluster list")(cluster_list)
+    command(cluster, "cluster show")(cluster_show)
+    command(job, "job new")(job_new)
+    command(job, "job check")(job_check)
+    command(job, "job show")(job_show)
+    command(job, "job keys")(job_keys)
+    command(job, "job schema")(job_schema)
+    command(app, "doctor")(doctor)
+
+
+def checkpoint_list(screen: Screen, run: RunWord = "last") -> Reply:
+    """The complete checkpoints of a run, oldest first."""
+    from paceline.api.checkpoints import describe
+    from paceline.api.runs import Run
+    from paceline.cli.tables import bytes_text, table
+
+    found = Run(run)
+    rows = [describe(path) for path in found.checkpoints()]
+    if not rows:
+        return Reply([], f"{found.name} has no complete checkpoint ({found.state})")
+    cells = [
+        (f"{found.name}@{row['step']}", row["step"], row["layout"], bytes_text(row["bytes"]), row["path"])
+        for row in rows
+    ]
+    head = ("CHECKPOINT", "STEP", "LAYOUT", "DISK", "PATH")
+    return Reply(rows, lambda t: table(head, cells, width=t.width, right=("STEP", "DISK")))
+
+
+def checkpoint_inspect(screen: Screen, run: RunWord = "last") -> Reply:
+    """What a checkpoint holds: step, layout, tensors with shape and type, hashes. Reads no tensor."""
+    from paceline.api.checkpoints import inspect
+    from paceline.api.runs import find_checkpoint
+    from paceline.cli.tables import bytes_text, facts, table
+
+    _, path = find_checkpoint(run)
+    found = inspect(path)
+    head = ("TENSOR", "SHAPE", "TYPE", "BYTES")
+    cells = [
+        (t["name"], "×".join(map(str, t["shape"])), t["dtype"], bytes_text(t["bytes"]))
+        for t in found["tensors"]
+    ]
+    pairs = [(k, v) for k, v in found.items() if not isinstance(v, list | dict)]
+    return Reply(found, lambda t: facts(pairs) + "\n\n" + table(head, cells, width=t.width, right=("BYTES",)))
+
+
+def checkpoint_verify(screen: Screen, run: RunWord = "last") -> Reply:
+    """Read a checkpoint whole and compare every hash; damage is named by file and tensor (exit 53)."""
+    from paceline.api.checkpoints import verify
+    from paceline.api.runs import find_checkpoint
+    from paceline.cli.tables import bytes_text
+
+    _, path = find_checkpoint(run)
+    found = verify(path)
+    held = f"{found['tensors']} tensors, {bytes_text(found['bytes'])}"
+    text = f"ok       {path} · step {found['step']} · {held}, every hash equal"
+    return Reply(found, text)
+
+
+def cluster_list(screen: Screen) -> Reply:
+    """Accelerators and machine shapes known by name, for --cluster and cluster.use."""
+    from paceline.api.clusters import listing
+    from paceline.cli.tables import table
+
+    rows = listing()
+    head = ("NAME", "MEMORY", "BF16 TFLOP/S", "LINK", "$/DEVICE-H")
+    cells = [(r["name"], r["memory"], r["bf16_tflops"], r["link"], r["usd_per_device_hour"]) for r in rows]
+    return Reply(rows, lambda t: table(head, cells, width=t.width, right=("BF16 TFLOP/S", "$/DEVICE-H")))
+
+
+def cluster_show(
+    screen: Screen,
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME", help="this, 8xH100-SXM-80GB, FILE.toml", autocompletion=complete.cluster_names
+        ),
+    ] = "this",
+) -> Reply:
+    """Devices, memory, links and prices of a cluster, with where each figure is from."""
+    from paceline.api.clusters import describe
+    from paceline.cli.tables import facts
+
+    found = describe(name)
+    return Reply(found, facts(list(found.items())))
+
+
+def job_new(
+    screen: Screen,
+    kind: Annotated[
+        str,
+        typer.Argument(
+            metavar="[KIND]", help="pretrain, or sft vision federated claim (not in this version)"
+        ),
+    ] = "pretrain",
+) -> Reply:
+    """Print a commented job: paceline job new > job.toml."""
+    from paceline.job.describe import new
+
+    text = new(kind)
+    return Reply({"kind": kind, "text": text}, text.rstrip("\n"))
+
+
+def job_check(screen: Screen, job: JobWord, sets: Sets = None) -> Reply:
+    """Is the job file right: every key known, every value in range, every source there."""
+    from paceline.api.jobs import check_job
+
+    found = check_job(job, split_sets(sets))
+    for warning in found.warnings:
+        screen.warn(str(warning))
+    return Reply(
+        {"job": str(job), "hash": found.job.hash, "warnings": [str(w) for w in found.warnings]},
+        f"ok       {job} · {len(found.origins)} keys · hash {found.job.hash[:12]}",
+    )
+
+
+def job_show(screen: Screen, job: JobWord, sets: Sets = None) -> Reply:
+    """The job with every key filled in; with -v, where each value comes from."""
+    from paceline.api.jobs import load_job
+    from paceline.job.describe import show
+
+    loaded = load_job(job, split_sets(sets))
+    result: dict[str, Any] = {"job": loaded.job.to_dict(), "origins": loaded.origins, "hash": loaded.job.hash}
+    return Reply(result, show(loaded, origins=screen.verbose).rstrip("\n"))
+
+
+def job_keys(
+    screen: Screen,
+    word: Annotated[
+        str,
+        typer.Argument(metavar="[WORD]", help="a key, a table, or a word", autocompletion=complete.job_keys),
+    ] = "",
+) -> Reply:
+    """The keys of the job file, their types, defaults and meaning."""
+    from paceline.job.describe import keys
+
+    rows = keys(word)
+    return Reply(rows, "\n".join(map(str, rows)))
+
+
+def job_schema(screen: Screen) -> Reply:
+    """JSON Schema of the job file; line 1 of `job new` points editors to it."""
+    import json
+
+    from paceline.job.describe import json_schema
+
+    schema = json_schema()
+    return Reply(schema, json.dumps(schema, indent=2))
+
+
+def doctor(screen: Screen) -> Reply:
+    """Devices, backends, disk, versions, extras, leftovers: ok, or what is missing and what adds it."""
+    from paceline.cli.doctor import examine, text
+
+    lines = examine()
+    return Reply([line.to_dict() for line in lines], lambda terminal: text(lines, terminal))
