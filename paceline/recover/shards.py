@@ -1,0 +1,129 @@
+"""From a state to the pieces that this rank writes: the slices it owns, as bytes in host memory.
+
+Every slice is held by one or more ranks (its replicas) and written by one of them, which a pure function of
+names and sizes picks: all replicas agree without a message and each writes about the same number of bytes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch.distributed.tensor import DTensor
+
+from paceline.recover.container import Item
+from paceline.recover.slices import Box, boxes, shard_dim, share_out, whole
+from paceline.recover.state import TrainState, local
+
+DTYPES: dict[torch.dtype, str] = {
+    torch.bool: "BOOL", torch.uint8: "U8", torch.int8: "I8", torch.int16: "I16", torch.int32: "I32",
+    torch.int64: "I64", torch.float16: "F16", torch.bfloat16: "BF16", torch.float32: "F32", torch.float64:
+    "F64", torch.uint16: "U16", torch.uint32: "U32", torch.uint64: "U64", torch.float8_e4m3fn: "F8_E4M3",
+    torch.float8_e5m2: "F8_E5M2",
+}  # fmt: skip
+TORCH = {name: dtype for dtype, name in DTYPES.items()}
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One slice to be written: the tensor it belongs to, where it starts there, and its bytes."""
+
+    tensor: str
+    starts: tuple[int, ...]
+    item: Item
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What one rank writes of a state, in host memory: nothing in it points at a device or at a process
+    group.
+
+    ``tensors`` names every tensor that this rank holds a part of, with its global shape and dtype.
+    """
+
+    rank: int
+    pieces: tuple[Piece, ...]
+    tensors: dict[str, tuple[tuple[int, ...], str]]
+    scalars: dict[str, Any]
+    ties: dict[str, str]
+    groups: list[dict[str, Any]]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of data that this rank writes."""
+        return sum(piece.item.nbytes for piece in self.pieces)
+
+
+def snapshot(state: TrainState, *, rank: int = 0, world_size: int = 1, copy: bool = False) -> Snapshot:
+    """This rank's part of a state.
+
+    Args:
+        copy: also copy what is in host memory already, so that training may go on while it is written.
+    """
+    owned = _owned(state, rank, world_size)
+    pieces: list[Piece] = []
+    for name, held in owned.items():
+        mine = local(state.tensors[name])
+        for number, box in enumerate(held):
+            key = name if number == 0 else f"{name}#{number}"
+            data = host_bytes(mine[box.local_index()] if box.shape else mine, copy=copy)
+            pieces.append(Piece(name, box.starts, Item(key, DTYPES[mine.dtype], box.shape, data)))
+    table = {name: (tuple(t.shape), _dtype(name, t)) for name, t in state.tensors.items()}
+    return Snapshot(rank, tuple(pieces), table, state.scalars, state.ties, state.groups)
+
+
+def held_boxes(tensor: torch.Tensor) -> list[Box]:
+    """The parts of the global tensor that are in this rank's memory."""
+    if not isinstance(tensor, DTensor):
+        return whole(tensor.shape)
+    mesh = tensor.device_mesh
+    coordinate = mesh.get_coordinate()
+    if coordinate is None:
+        return []
+    return boxes(tensor.shape, mesh.shape, coordinate, tensor.placements)
+
+
+def _owned(state: TrainState, rank: int, world_size: int) -> dict[str, list[Box]]:
+    """name → the boxes that this rank writes. Tensors with the same replicas are shared out together."""
+    together: dict[tuple[int, ...], list[str]] = {}
+    for name, tensor in state.tensors.items():
+        together.setdefault(_replicas(state, name, tensor, rank, world_size), []).append(name)
+    owned: dict[str, list[Box]] = {}
+    for ranks, names in together.items():
+        held = {name: held_boxes(state.tensors[name]) for name in names}
+        sizes = [(n, sum(b.numel for b in held[n]) * state.tensors[n].element_size()) for n in names]
+        owner = share_out(sizes, len(ranks))
+        owned.update({n: held[n] for n in names if held[n] and ranks[owner[n]] == rank})
+    return owned
+
+
+def _replicas(
+    state: TrainState, name: str, tensor: torch.Tensor, rank: int, world_size: int
+) -> tuple[int, ...]:
+    """The ranks that hold the same part of this tensor as this one, in order."""
+    if not isinstance(tensor, DTensor):
+        return state.replicas.get(name, tuple(range(world_size)))
+    mesh, coordinate = tensor.device_mesh, tensor.device_mesh.get_coordinate()
+    if coordinate is None:
+        return (rank,)
+    index = tuple(
+        slice(None) if shard_dim(placement) is None else here
+        for placement, here in zip(tensor.placements, coordinate, strict=True)
+    )
+    return tuple(int(r) for r in mesh.mesh[index].reshape(-1).tolist())
+
+
+def _dtype(name: str, tensor: torch.Tensor) -> str:
+    if tensor.dtype not in DTYPES:
+        raise TypeError(f"{name}: {tensor.dtype} cannot be kept; {', '.join(map(str, DTYPES))} can")
+    return DTYPES[tensor.dtype]
+
+
+def host_bytes(tensor: torch.Tensor, *, copy: bool = False) -> np.ndarray:
+    """The values of a tensor as contiguous bytes in host memory; shared with it where that is possible."""
+    there = tensor.detach().to("cpu").contiguous()
+    if copy and there.data_ptr() == tensor.data_ptr():
+        there = there.clone()
+    return there.reshape(-1).view(torch.uint8).numpy()
