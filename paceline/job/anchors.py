@@ -1,0 +1,29 @@
+"""Which keys hold paths, and how a path is tied to the folder of the file that names it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from paceline.job.quantities import QuantityError
+from paceline.job.sources import anchor, parse_sources, print_sources
+
+_SOURCES = ("data.train", "data.eval")
+_SUFFIXES = {"data.tokenizer": (".json",), "cluster.use": (".toml",)}
+_ALWAYS = ("run.scratch",)
+
+
+def anchored(key: str, value: Any, base: Path) -> Any:
+    """``value`` with its paths made absolute against ``base``; what is not a path, or not valid, is left alone."""
+    if key in _SOURCES and isinstance(value, str | list | Mapping):
+        try:
+            items = parse_sources(value)
+        except QuantityError:
+            return value  # pydantic refuses it, with its key
+        return print_sources(tuple(replace(item.anchored(base)) for item in items))
+    if isinstance(value, str) and value:
+        if key in _ALWAYS or value.endswith(_SUFFIXES.get(key, ())):
+            return anchor(value, base)
+    return value

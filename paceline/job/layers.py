@@ -1,0 +1,116 @@
+"""Where values come from, in the order in which later wins (interface §1), and what each place may say.
+
+built-in default · ``/etc/paceline/defaults.toml`` · ``~/.config/paceline/defaults.toml`` · environment · ``extends`` ·
+job file · ``--set``. Each place is a :class:`Layer` of flat keys; every value remembers its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from paceline.job.lines import Place, shortened
+from paceline.job.names import unknown
+from paceline.job.refusals import exclusive, not_a_table, not_arrived, value_text
+from paceline.job.schema import Leaf, groups, is_table, leaf_of, pattern
+from paceline.ledger.outcome import Refused
+
+
+@dataclass
+class Layer:
+    """Values from one place. ``where`` names a key's origin: ``job.toml:14``, ``--set``."""
+
+    name: str
+    values: dict[str, Any]
+    places: Mapping[str, Place] = field(default_factory=dict)
+    flag: bool = False
+
+    def where(self, key: str) -> str:
+        """Origin of ``key``: the file with the line of the key, or of the nearest thing around it."""
+        while key:
+            if key in self.places:
+                return f"{self.name}:{self.places[key].line}"
+            key = key.rpartition(".")[0]
+        return self.name
+
+    def text(self, key: str, value: object) -> str:
+        """The value as it was written."""
+        written = self.places[key].text if key in self.places else ""
+        return shortened(written) if written and not written.startswith("[[") else value_text(value)
+
+
+@dataclass
+class Merged:
+    """All layers joined: flat values, and the origin of each."""
+
+    values: dict[str, Any] = field(default_factory=dict)
+    origins: dict[str, str] = field(default_factory=dict)
+
+    def lay(self, layer: Layer) -> None:
+        """Put ``layer`` on top; a key of a one-of group clears the others of its group. None resets."""
+        for key, value in layer.values.items():
+            for other in groups().get(pattern(key), ()):
+                if value is not None:
+                    self.drop(other)
+            if value is None:
+                self.drop(key)
+            else:
+                self.values[key] = value
+                self.origins[key] = layer.where(key)
+
+    def drop(self, key: str) -> None:
+        """Back to the default."""
+        self.values.pop(key, None)
+        self.origins.pop(key, None)
+
+
+def checked(layer: Layer) -> Layer:
+    """``layer`` with every key known, arrived, and of one kind; the values themselves are pydantic's to judge."""
+    values: dict[str, Any] = {}
+    for key, value in layer.values.items():
+        where = layer.where(key)
+        leaf = leaf_of(key)
+        if leaf is None:
+            raise _not_a_key(layer, key, value)
+        if value is not None:
+            number = leaf.arrives or leaf.later(value)
+            if number and not (leaf.arrives and _is_default(leaf, value)):
+                raise placed(not_arrived(key, value, number), where)
+            if leaf.arrives:
+                continue
+        values[key] = value
+    for key in values:
+        clash = [other for other in groups().get(pattern(key), ()) if values.get(other) is not None]
+        if clash and values[key] is not None:
+            raise exclusive([key, *clash], layer.where(key))
+    return Layer(layer.name, values, layer.places, layer.flag)
+
+
+def placed(error: Refused, where: str, *, flag: bool = False) -> Refused:
+    """``error`` with the place of the value that it is about."""
+    error.where = error.where or where
+    if flag and error.key and error.use.startswith(f"{error.key} = "):
+        error.use = f"--set {error.key}={error.use.partition(' = ')[2]}"
+    return error
+
+
+def _not_a_key(layer: Layer, key: str, value: Any) -> Refused:
+    where = layer.where(key)
+    if is_table(key) or key == "control":
+        if isinstance(value, Mapping):  # [control.x] with nothing inside
+            return placed(not_arrived(key, value, "05"), where)
+        return placed(not_a_table(key, value), where)
+    if key.startswith("control."):
+        return placed(not_arrived(key, value, "05"), where)
+    return unknown(key, layer.text(key, value), where, flag=layer.flag)
+
+
+def _is_default(leaf: Leaf, value: object) -> bool:
+    """Whether a raw value says what the default says already."""
+    default = leaf.default
+    if isinstance(value, list):
+        value = tuple(value)
+    if type(value) is type(default):
+        return bool(value == default)
+    return isinstance(value, str) and default is not None and f'"{value}"' == leaf.about.shown

@@ -1,0 +1,118 @@
+"""What an unknown key was meant to be: the name that another tool has for it, else the nearest spelling."""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+
+from paceline.job.schema import leaves, table_names
+from paceline.ledger.outcome import Exit, Refused
+
+NEAR = 0.6
+
+
+@dataclass(frozen=True)
+class OtherName:
+    """A key of another tool.
+
+    Attributes:
+        name: as that tool writes it.
+        of: the tools that have it.
+        ours: our key, empty where there is none.
+        use: what to write, where it is more than our key with the same value.
+        why: the sentence that explains it, where one is needed.
+    """
+
+    name: str
+    of: str
+    ours: str = ""
+    use: str = ""
+    why: str = ""
+
+
+@cache
+def other_names() -> dict[str, OtherName]:
+    """Every name of ``other_names.toml``, folded to lower case."""
+    text = files("paceline.job").joinpath("other_names.toml").read_text(encoding="utf-8")
+    document = tomllib.loads(text)
+    reasons = document["why"]
+    known = {}
+    for name, entry in document["name"].items():
+        why = reasons[entry["why"]] if "why" in entry else ""
+        known[name.lower()] = OtherName(name, entry["of"], entry.get("ours", ""), entry.get("use", ""), why)
+    return known
+
+
+def other_name(key: str) -> OtherName | None:
+    """The other tool's key that ``key`` is, looked up whole (``training.steps``) and by its last part."""
+    folded = key.strip('"').lstrip("-").replace("-", "_").lower()
+    known = other_names()
+    return known.get(folded) or known.get(folded.rpartition(".")[2])
+
+
+def nearest(key: str) -> str:
+    """Our key, or table, that ``key`` most likely is; empty when nothing is near."""
+    names = list(leaves()) + sorted(table_names())
+    key = key.replace('"', "").lower()
+    if key in names:
+        return key
+    last = key.rpartition(".")[2]
+    same = [name for name in leaves() if name.rpartition(".")[2] == last]
+    if len(same) == 1:
+        return same[0]
+    if same:
+        return difflib.get_close_matches(key, same, 1, 0)[0]
+    table = key.rpartition(".")[0]
+    if table in table_names():
+        siblings = [name for name in names if name.startswith(table + ".")]
+        near = difflib.get_close_matches(key, siblings, 1, NEAR)
+        inner = {name.rpartition(".")[2]: name for name in siblings}
+        by_last = difflib.get_close_matches(last, list(inner), 1, NEAR)
+        if by_last or near:
+            return inner[by_last[0]] if by_last else near[0]
+    found = difflib.get_close_matches(key, names, 1, NEAR)
+    if not found:
+        inner = {name.rpartition(".")[2]: name for name in reversed(names)}
+        close = difflib.get_close_matches(last, list(inner), 1, 0.75)
+        found = [inner[close[0]]] if close else []
+    return found[0] if found else ""
+
+
+def unknown(key: str, text: str, where: str, *, flag: bool = False) -> Refused:
+    """The error for a key that is not ours.
+
+    Args:
+        text: its value as written, empty when there is none to show.
+        where: file and line, or ``--set``.
+        flag: the answer is to be written as ``--set KEY=VALUE``.
+    """
+    other = other_name(key)
+    ours = (other.ours if other else "") or ("" if other else nearest(key))
+    use = other.use if other and other.use else _assignment(ours, text, flag)
+    rule = "keys are strict; "
+    if other:
+        rule += f"{other.name} is the name of {other.of}" + (f": {other.why}" if other.why else "")
+    else:
+        rule += f"the nearest is {ours}" if ours else "`paceline job keys` lists them"
+    return Refused(
+        f"{key} is not a key",
+        exit_code=Exit.USAGE,
+        key=key,
+        seen=_assignment(key, text, flag) or key,
+        rule=rule,
+        use=use,
+        where=where,
+    )
+
+
+def _assignment(key: str, text: str, flag: bool) -> str:
+    if not key:
+        return ""
+    if key in table_names():
+        return f"[{key}]"
+    if flag:
+        return f"--set {key}={text}"
+    return f"{key} = {text}" if text and not text.startswith("[") else key

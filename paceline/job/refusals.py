@@ -1,0 +1,186 @@
+"""From what pydantic found wrong to an error that can be acted on: key, value seen, rule, allowed, what to write."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from paceline.job.lines import shortened
+from paceline.job.quantities import QuantityError
+from paceline.job.schema import ANY, Leaf, arrival, is_table, leaf_of, leaves
+from paceline.ledger.outcome import Exit, Refused
+
+_LIMITS = {
+    "greater_than": ("gt", "above"),
+    "greater_than_equal": ("ge", "at least"),
+    "less_than": ("lt", "below"),
+    "less_than_equal": ("le", "at most"),
+}
+_TYPES = {
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "int_parsing": "a whole number",
+    "int_parsing_size": "a whole number of at most 64 bits",
+    "float_type": "a number",
+    "float_parsing": "a number",
+    "finite_number": "a finite number",
+    "string_type": "text in quotes",
+    "string_unicode": "text in Unicode",
+    "string_too_short": "text that is not empty",
+    "bool_type": "true or false",
+    "bool_parsing": "true or false",
+    "missing": "given",
+}
+
+
+def from_validation(error: ValidationError) -> Refused:
+    """The first thing that pydantic found, as a refusal of the job (exit 2)."""
+    found = error.errors(include_url=False)
+    first = found[0]
+    name = _key_of(first["loc"])
+    leaf = leaf_of(name)
+    rule, allowed, use = _explained(dict(first), leaf)
+    value = first.get("input")
+    if leaf is None and is_table(name):
+        return not_a_table(name, value)
+    return wrong_value(name, value, rule, allowed=allowed, use=use)
+
+
+def wrong_value(name: str, value: object, rule: str, *, allowed: str = "", use: str = "") -> Refused:
+    """The error for a value of ``name`` that breaks ``rule``; ``use`` is a TOML value."""
+    leaf = leaf_of(name)
+    if not use and leaf is not None:
+        use = default_text(leaf, toml=True)
+    return Refused(
+        f"{name}: {article(leaf)} is expected" if leaf else f"{name} is not acceptable",
+        exit_code=Exit.USAGE,
+        key=name,
+        seen=f"{name} = {value_text(value)}",
+        rule=rule,
+        allowed=allowed or (", ".join(leaf.choices) if leaf else ""),
+        use=f"{name} = {use}" if use else "",
+    )
+
+
+def not_a_table(name: str, value: object) -> Refused:
+    """``train = 5`` where ``[train]`` is a table."""
+    inner = next((n for n in leaves() if n.startswith(f"{name}.") and ANY not in n), "")
+    use = f"model.preset = {value_text(value)}" if name == "model" and isinstance(value, str) else f"[{name}]"
+    return Refused(
+        f"{name} is a table",
+        exit_code=Exit.USAGE,
+        key=name,
+        seen=f"{name} = {value_text(value)}",
+        rule=f"its keys are written under [{name}], or as {inner} = …" if inner else "it is written in brackets",
+        use=use,
+    )
+
+
+def not_arrived(name: str, value: object, number: str) -> Refused:
+    """A key or value that comes with a later capability: refused by name, never ignored."""
+    leaf = leaf_of(name)
+    whole = leaf is None or bool(leaf.arrives)
+    here = [c for c in leaf.choices if not leaf.later(c)] if leaf and not whole else []
+    use = "leave it out"
+    if leaf and not whole:
+        use = f"{name} = {default_text(leaf, toml=True)}"
+    return Refused(
+        f"{name} is not in this version" if whole else f"{name}: {value_text(value)} is not in this version",
+        exit_code=Exit.USAGE,
+        key=name,
+        seen=f"{name} = {value_text(value)}",
+        rule=f"what has not arrived is refused, never ignored; this {arrival(number)}",
+        allowed=", ".join(here),
+        use=use,
+    )
+
+
+def exclusive(names: Iterable[str], where: str) -> Refused:
+    """Two keys of a one-of group in one place."""
+    given = sorted(names)
+    return Refused(
+        f"{given[0]} and {given[1]} exclude each other",
+        exit_code=Exit.USAGE,
+        key=given[1],
+        seen=" and ".join(given),
+        rule="one of them says it all",
+        allowed=" or ".join(given),
+        use=f"leave {given[1]} out",
+        where=where,
+    )
+
+
+def value_text(value: object) -> str:
+    """A value as it would stand in TOML, on one line."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return shortened('"' + "".join(c if c.isprintable() else repr(c)[1:-1] for c in value) + '"')
+    if isinstance(value, int) and abs(value) > 10**40:
+        return f"a number of {value.bit_length()} bits"
+    if isinstance(value, Mapping):
+        return shortened("{" + ", ".join(f"{k} = {value_text(v)}" for k, v in list(value.items())[:4]) + "}")
+    if isinstance(value, list | tuple):
+        return shortened("[" + ", ".join(value_text(v) for v in value[:6]) + "]")
+    return shortened(str(value))
+
+
+def default_text(leaf: Leaf, *, toml: bool = False) -> str:
+    """The default in words; with ``toml`` only what can be pasted, else empty."""
+    from paceline.job.interval import Interval
+
+    if leaf.about.shown and not toml:
+        return leaf.about.shown
+    default = leaf.default
+    if default is None:
+        return "" if toml else "–"
+    if isinstance(default, Interval):
+        return f'"{default}"'
+    if leaf.form == "Duration":
+        from paceline.job.quantities import print_duration
+
+        return f'"{print_duration(default)}"'
+    return value_text(default)
+
+
+def article(leaf: Leaf | None) -> str:
+    """``an Interval``, ``a Count``, ``one of auto, cpu, cuda`` …"""
+    if leaf is None:
+        return "a value"
+    if leaf.choices and not leaf.about.form:
+        return "one of " + ", ".join(leaf.choices)
+    plain = {"int": "whole number", "float": "number", "str": "text", "bool": "true or false"}
+    word = plain.get(leaf.form, leaf.form)
+    if word in ("text", "true or false"):
+        return word
+    return f"{'an' if word[0] in 'aeiouAEIOU' else 'a'} {word}"
+
+
+def _explained(found: dict[str, Any], leaf: Leaf | None) -> tuple[str, str, str]:
+    """(rule, allowed, use) of one pydantic error."""
+    kind, context = str(found["type"]), found.get("ctx") or {}
+    cause = context.get("error")
+    if isinstance(cause, QuantityError):
+        return cause.rule, cause.allowed, cause.use
+    if kind in _LIMITS:
+        name, words = _LIMITS[kind]
+        unit = f" {leaf.about.unit}" if leaf and leaf.about.unit else ""
+        return f"{words} {context[name]}{unit}", "", ""
+    if kind == "literal_error":
+        return "one of the words of this key", "", ""
+    if kind in _TYPES:
+        return _TYPES[kind], "", ""
+    return shortened(str(found["msg"])), "", ""
+
+
+def _key_of(loc: tuple[int | str, ...]) -> str:
+    """Dotted key of a pydantic location: as many of its words as make a key or a table."""
+    name = ""
+    for part in loc:
+        longer = f"{name}.{part}" if name else str(part)
+        if leaf_of(longer) is None and not is_table(longer):
+            break
+        name = longer
+    return name or ".".join(str(part) for part in loc)

@@ -1,0 +1,155 @@
+"""``[model]``: a decoder by name or by its widths, which have the names of Hugging Face's ``config.json``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import PlainValidator, WithJsonSchema, model_validator
+
+from paceline.job.presets import WIDTHS, ModelWidths, find_preset, widths_of
+from paceline.job.quantities import QuantityError
+from paceline.job.tables.table import Table, key
+from paceline.job.tables.types import Settings, Strings, number
+
+PRESETS = "preset's"
+LARGEST_WIDTH = 2**31 - 1
+_LLAMA3 = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
+_SCALINGS = {"default": (), "linear": ("factor",), "llama3": _LLAMA3}
+# A vocabulary for checks that do not depend on it.
+_ANY_VOCABULARY = 1
+
+
+def parse_rope_scaling(value: object) -> dict[str, Any]:
+    """``{rope_type = "llama3", factor = 8.0, …}``: each type with exactly its own numbers, all above zero."""
+    if not isinstance(value, Mapping):
+        raise QuantityError("a table with rope_type", allowed='{rope_type = "linear", factor = 2.0}')
+    kind = value.get("rope_type", value.get("type"))
+    if not isinstance(kind, str) or kind not in _SCALINGS:
+        raise QuantityError("rope_type is one that this version computes", allowed=", ".join(_SCALINGS))
+    names = _SCALINGS[kind]
+    given = set(value) - {"rope_type", "type"}
+    if given != set(names):
+        raise QuantityError(f"rope_type {kind} has exactly these numbers", allowed=", ".join(names) or "none")
+    scaling: dict[str, Any] = {"rope_type": kind}
+    for name in names:
+        if number(value[name], f"{name} is a number above zero") <= 0:
+            raise QuantityError(f"{name} is a number above zero")
+        scaling[name] = value[name]
+    if kind == "llama3" and not value["low_freq_factor"] < value["high_freq_factor"]:
+        raise QuantityError("low_freq_factor is below high_freq_factor")
+    return scaling
+
+
+RopeScaling = Annotated[dict[str, Any], PlainValidator(parse_rope_scaling), WithJsonSchema({"type": "object"})]
+
+
+def _width(meaning: str, arrives: str = "", low: int = 1) -> Any:
+    return key(None, meaning, form="int", shown=PRESETS, arrives=arrives, ge=low, le=LARGEST_WIDTH)
+
+
+def _real(meaning: str, arrives: str = "") -> Any:
+    return key(None, meaning, form="float", shown=PRESETS, arrives=arrives, gt=0)
+
+
+class ModelTable(Table):
+    """One of preset, hf, python; the widths override those of the preset."""
+
+    preset: str | None = key(
+        None,
+        "a decoder by name (`paceline job keys model.preset` lists them)",
+        form="str",
+        shown='"tiny"',
+        group="model",
+    )
+    hf: str | None = key(
+        None, "Hugging Face folder or hub id ORG/NAME[@REV]", form="path or hub id", arrives="03", group="model"
+    )
+    python: str | None = key(
+        None, '"file.py:build": build(**args) -> nn.Module', form="Ref", arrives="06", group="model"
+    )
+    args: Settings = key({}, "arguments of `python`", form="table", arrives="06")
+    weights: str = key(
+        "random",
+        "what the parameters start from: random, pretrained, a run, or a path",
+        form="str",
+        later={"": "06"},
+        shown="pretrained for hf, else random",
+    )
+    vocab_size: int | None = key(
+        None, "tokens of the vocabulary", form="int", shown="preset's, else tokenizer's", ge=1, le=LARGEST_WIDTH
+    )
+    hidden_size: int | None = _width("width of the residual stream")
+    intermediate_size: int | None = _width("width of the MLP")
+    num_hidden_layers: int | None = _width("number of blocks")
+    num_attention_heads: int | None = _width("query heads; they divide hidden_size unless head_dim is given")
+    num_key_value_heads: int | None = _width("key and value heads; they divide num_attention_heads")
+    head_dim: int | None = _width("width of one head, even; default hidden_size / num_attention_heads")
+    hidden_act: Literal["silu"] | None = key(
+        None,
+        "activation of the gated MLP",
+        shown=PRESETS,
+        later={"gelu": "02", "gelu_new": "02", "gelu_pytorch_tanh": "02", "relu": "02"},
+    )
+    rms_norm_eps: float | None = _real("epsilon of RMSNorm")
+    rope_theta: float | None = _real("base of the rotary embedding")
+    rope_scaling: RopeScaling | None = key(
+        None, "table with rope_type (llama3, linear, default) and its numbers", form="table", shown=PRESETS
+    )
+    tie_word_embeddings: bool | None = key(None, "one matrix embeds and predicts", form="bool", shown=PRESETS)
+    attention_bias: bool | None = key(
+        None, "bias on the query, key and value projections", form="bool", shown=PRESETS
+    )
+    max_position_embeddings: int | None = _width("longest sequence")
+    norm: str | None = key(None, "kind of norm", form="str", shown=PRESETS, arrives="02")
+    qk_norm: bool | None = key(None, "norm of queries and keys", form="bool", shown=PRESETS, arrives="02")
+    sliding_window: int | None = _width("tokens that attention looks back", "02")
+    layer_types: Strings | None = key(
+        None, "attention of each layer", form="list of str", shown=PRESETS, arrives="02"
+    )
+    final_logit_softcapping: float | None = _real("soft limit of the logits", "02")
+    num_experts: int | None = _width("routed experts", "02", 0)
+    num_experts_per_tok: int | None = _width("experts that see a token", "02", 0)
+    moe_intermediate_size: int | None = _width("width of one expert", "02")
+    n_shared_experts: int | None = _width("experts that see every token", "02", 0)
+    first_k_dense_replace: int | None = _width("first layers without experts", "02", 0)
+    scoring_func: str | None = key(None, "how the router scores", form="str", shown=PRESETS, arrives="02")
+    router_aux_loss_coef: float | None = key(
+        None, "weight of the balance loss", form="float", shown=PRESETS, arrives="02", ge=0
+    )
+    q_lora_rank: int | None = _width("rank of the query compression", "02")
+    kv_lora_rank: int | None = _width("rank of the key and value compression", "02")
+    qk_rope_head_dim: int | None = _width("rotated part of a head", "02")
+    qk_nope_head_dim: int | None = _width("part of a head without rotation", "02")
+    v_head_dim: int | None = _width("width of a value head", "02")
+    freeze: Strings = key((), "globs of parameters not trained", form="list of globs", arrives="06")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_of(cls, given: Any) -> Any:
+        if isinstance(given, Mapping) and not any(given.get(name) for name in ("preset", "hf", "python")):
+            return {**given, "preset": "tiny"}
+        return given
+
+    @model_validator(mode="after")
+    def _fits(self) -> ModelTable:
+        self.widths(_ANY_VOCABULARY)
+        return self
+
+    def widths(self, vocab_size: int) -> ModelWidths:
+        """The shape of this model over a tokenizer of ``vocab_size`` tokens; refused when it cannot hold them."""
+        base = find_preset(self.preset or "tiny").widths
+        own = {name: getattr(self, name) for name in WIDTHS if getattr(self, name) is not None}
+        # A new number of heads asks for new key/value heads and head widths, which then follow from it.
+        if "num_attention_heads" in own or "hidden_size" in own:
+            base = {name: value for name, value in base.items() if name != "head_dim"}
+        merged = {**base, **own}
+        scaling = merged.get("rope_scaling")
+        if scaling and scaling.get("rope_type") == "default":
+            merged["rope_scaling"] = None
+        return widths_of(merged, vocab_size)
+
+    def own_vocab_size(self) -> int | None:
+        """The vocabulary that the model brings itself; None when it takes the tokenizer's."""
+        size = self.vocab_size or find_preset(self.preset or "tiny").widths.get("vocab_size")
+        return int(size) if size else None
