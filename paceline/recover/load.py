@@ -17,8 +17,8 @@ import torch.distributed as dist
 
 from paceline.ledger.outcome import Exit, Refused
 from paceline.recover.agree import Ranks
-from paceline.recover.container import ITEM_BYTES, Damaged, Reader
 from paceline.recover.checkpoint import Problem, check_slice, damaged, latest, open_manifest, open_shard
+from paceline.recover.container import ITEM_BYTES, Damaged, Reader
 from paceline.recover.manifest import Manifest, Slice
 from paceline.recover.shards import DTYPES, TORCH, held_boxes
 from paceline.recover.slices import Box, overlap
