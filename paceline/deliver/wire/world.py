@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
+from paceline.deliver.wire.forget import forget_meshes
 from paceline.deliver.wire.group import Wire
 from paceline.deliver.wire.record import CallRecorder
 from paceline.ledger.outcome import Exit, Failed, Refused
@@ -77,6 +78,7 @@ class World:
         global _open
         if dist.is_initialized():
             dist.destroy_process_group()
+            forget_meshes()
         self.store = None
         if self.recorder.slot is not None:
             self.recorder.slot.close()
