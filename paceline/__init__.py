@@ -2,6 +2,7 @@
 
 The public names (interface §12) are found on first use, so that ``import paceline`` costs milliseconds and
 never imports torch. A name of the interface that has not arrived is there, and refuses by name when called.
+Their types are in ``__init__.pyi``.
 """
 
 from __future__ import annotations
@@ -9,12 +10,12 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 __version__ = "0.1.0"
 
 _HOME = {
-    "Job": "paceline.job.load:Job",
+    "Job": "paceline.job:Job",
     "Layout": "paceline.plan.layout:Layout",
     "train": "paceline.api.train:train",
     "load": "paceline.api.load:load",
@@ -32,38 +33,7 @@ _HOME = {
     "diagnose": "paceline.api.absent:diagnose",
 }
 
-__all__ = [
-    "Failed",
-    "Job",
-    "Layout",
-    "PacelineError",
-    "Preempted",
-    "Refused",
-    "Run",
-    "__version__",
-    "claim",
-    "compare",
-    "diagnose",
-    "evaluate",
-    "load",
-    "plan",
-    "prove",
-    "runs",
-    "sample",
-    "train",
-]
-
-if TYPE_CHECKING:
-    from paceline.api.absent import claim, diagnose, evaluate, prove
-    from paceline.api.compare import compare
-    from paceline.api.load import load
-    from paceline.api.plan import plan
-    from paceline.api.runs import Run, runs
-    from paceline.api.sample import sample
-    from paceline.api.train import train
-    from paceline.job.load import Job
-    from paceline.ledger.outcome import Failed, PacelineError, Preempted, Refused
-    from paceline.plan.layout import Layout
+__all__ = ["__version__", "plan", *_HOME]
 
 
 class _PlanPackage(ModuleType):

@@ -18,9 +18,9 @@ from paceline.ledger.status import LIVE_STATES, Status
 if TYPE_CHECKING:
     import numpy as np
 
-    from paceline.job.load import Job
+    from paceline.api.checkpoints import Checkpoint
+    from paceline.job import Job
     from paceline.plan.layout import Layout
-    from paceline.recover.checkpoint import Checkpoint
 
 STOP_FILE = "stop"
 
@@ -80,7 +80,7 @@ class Run:
     @property
     def job(self) -> Job:
         """The resolved job that the run trains."""
-        from paceline.job.load import Job
+        from paceline.job import Job
 
         return Job.load(self.folder.job_toml)
 
@@ -100,9 +100,9 @@ class Run:
 
     def checkpoints(self) -> list[Checkpoint]:
         """Complete checkpoints, oldest first."""
-        from paceline.recover.checkpoint import complete
+        from paceline.api.checkpoints import checkpoints_of
 
-        return complete(self.folder.checkpoints)
+        return [found for found in checkpoints_of(self.folder) if found.complete]
 
     def stop(self, *, wait_s: float = 0.0) -> str:
         """Asks the run to finish its step, save and stop; works from any host that sees the folder.

@@ -94,7 +94,7 @@ def _register_absent(app: typer.Typer, entry: Command) -> None:
 
     text = f"{entry.says[0].upper()}{entry.says[1:]}. Not in this version."
     if entry.options:
-        text += "\n\nOptions to come: " + " · ".join(entry.options)
+        text += "\n\n\b\nOptions to come:\n  " + "\n  ".join(entry.options)  # \b: lines stay as they are
     app.command(
         entry.path[-1],
         help=text,

@@ -29,38 +29,52 @@ def register(app: typer.Typer, sections: dict[str, typer.Typer]) -> None:
 
 
 def checkpoint_list(screen: Screen, run: RunWord = "last") -> Reply:
-    """The complete checkpoints of a run, oldest first."""
-    from paceline.api.checkpoints import describe
+    """The checkpoints of a run, oldest first; damaged ones with what is wrong."""
+    from paceline.api.checkpoints import checkpoints_of
     from paceline.api.runs import Run
     from paceline.cli.tables import bytes_text, table
 
     found = Run(run)
-    rows = [describe(path) for path in found.checkpoints()]
+    rows = checkpoints_of(found.folder)
     if not rows:
-        return Reply([], f"{found.name} has no complete checkpoint ({found.state})")
+        return Reply([], f"{found.name} has no checkpoint ({found.state})")
     cells = [
-        (f"{found.name}@{row['step']}", row["step"], row["layout"], bytes_text(row["bytes"]), row["path"])
+        (
+            f"{found.name}@{row.step}",
+            row.problem or ("latest" if row.latest else "complete"),
+            row.layout,
+            bytes_text(row.bytes) if row.complete else None,
+            row.path,
+        )
         for row in rows
     ]
-    head = ("CHECKPOINT", "STEP", "LAYOUT", "DISK", "PATH")
-    return Reply(rows, lambda t: table(head, cells, width=t.width, right=("STEP", "DISK")))
+    head = ("CHECKPOINT", "STATE", "LAYOUT", "DISK", "PATH")
+    return Reply(
+        [row.to_dict() for row in rows], lambda t: table(head, cells, width=t.width, right=("DISK",))
+    )
 
 
 def checkpoint_inspect(screen: Screen, run: RunWord = "last") -> Reply:
     """What a checkpoint holds: step, layout, tensors with shape and type, hashes. Reads no tensor."""
-    from paceline.api.checkpoints import inspect
     from paceline.api.runs import find_checkpoint
     from paceline.cli.tables import bytes_text, facts, table
+    from paceline.recover.checkpoint import inspect
 
     _, path = find_checkpoint(run)
     found = inspect(path)
-    head = ("TENSOR", "SHAPE", "TYPE", "BYTES")
+    head = ("TENSOR", "SHAPE", "TYPE", "SLICES")
     cells = [
-        (t["name"], "×".join(map(str, t["shape"])), t["dtype"], bytes_text(t["bytes"]))
-        for t in found["tensors"]
+        (name, "×".join(map(str, t["shape"])) or "scalar", t["dtype"], t["slices"])
+        for name, t in found["tensors"].items()
     ]
-    pairs = [(k, v) for k, v in found.items() if not isinstance(v, list | dict)]
-    return Reply(found, lambda t: facts(pairs) + "\n\n" + table(head, cells, width=t.width, right=("BYTES",)))
+    pairs = [(k, v) for k, v in found.items() if isinstance(v, str | int)]
+    pairs += [
+        (f"{n}/", f"{s['tensors']} tensors, {bytes_text(s['bytes'])}") for n, s in found["namespaces"].items()
+    ]
+    pairs += list(found["identity"].items())
+    return Reply(
+        found, lambda t: facts(pairs) + "\n\n" + table(head, cells, width=t.width, right=("SLICES",))
+    )
 
 
 def checkpoint_verify(screen: Screen, run: RunWord = "last") -> Reply:

@@ -1,0 +1,44 @@
+"""What has not arrived is refused by name with exit 2, commands and options alike; nothing is ignored."""
+
+from __future__ import annotations
+
+import pytest
+
+from paceline.cli.surface import COMMANDS, Command
+from tests.cli.shell import in_process
+
+LATER_OPTIONS = [
+    ("plan", "--measure", "3"),
+    ("plan", "--draw", ""),
+    ("plan", "--dry-run", ""),
+    ("plan", "--rank", "1"),
+    ("plan", "--score", "history.csv"),
+    ("plan", "--calibrate", "history.csv"),
+    ("plan", "--out", "scores.csv"),
+    ("train", "--profile", "3"),
+    ("train", "--dry-controls", ""),
+    ("logs", "--host", "n0417"),
+    ("report", "--live", ""),
+    ("report", "--export", "wandb"),
+]
+
+
+@pytest.mark.parametrize("command", [c for c in COMMANDS if c.arrives], ids=lambda c: c.name)
+def test_commands(command: Command, capsys: pytest.CaptureFixture[str]) -> None:
+    options = [word for option in command.options for word in option.split()[:2]]
+    done = in_process(capsys, *command.path, "job.toml", *options, "--json")
+    assert done.code == 2
+    found = done.object
+    assert (found["command"], found["ok"], found["exit_code"]) == (command.name, False, 2)
+    assert found["error"]["message"] == f"`paceline {command.name}` is not in this version"
+    assert f"capability {command.arrives}" in found["error"]["rule"]
+
+
+@pytest.mark.parametrize(("command", "option", "value"), LATER_OPTIONS, ids=lambda word: word.strip("-"))
+def test_options_are_refused_before_anything_else_is_missed(
+    command: str, option: str, value: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    done = in_process(capsys, command, option, *([value] if value else []))
+    assert done.code == 2
+    assert done.out == ""
+    assert done.err.startswith(f"error  {option} of `paceline {command}` is not in this version\n")
