@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +15,13 @@ _ALWAYS = ("run.scratch",)
 
 
 def anchored(key: str, value: Any, base: Path) -> Any:
-    """``value`` with its paths made absolute against ``base``; what is not a path, or not valid, is left alone."""
+    """``value`` with its paths made absolute against ``base``; what is no path is left alone."""
     if key in _SOURCES and isinstance(value, str | list | Mapping):
         try:
             items = parse_sources(value)
         except QuantityError:
             return value  # pydantic refuses it, with its key
-        return print_sources(tuple(replace(item.anchored(base)) for item in items))
-    if isinstance(value, str) and value:
-        if key in _ALWAYS or value.endswith(_SUFFIXES.get(key, ())):
-            return anchor(value, base)
+        return print_sources(tuple(item.anchored(base) for item in items))
+    if isinstance(value, str) and value and (key in _ALWAYS or value.endswith(_SUFFIXES.get(key, ()))):
+        return anchor(value, base)
     return value

@@ -27,12 +27,17 @@ def from_text(text: str, name: str, base: Path) -> tuple[Layer, str | None]:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise _syntax(str(error), name, text) from None
-    except (ValueError, RecursionError) as error:  # an integer of thousands of digits, brackets by the thousand
+    except (
+        ValueError,
+        RecursionError,
+    ) as error:  # an integer of thousands of digits, brackets by the thousand
         raise _syntax(str(error), name, text) from None
     layer = Layer(name, dict(_flat(document)), places(text))
     extends = layer.values.pop("extends", None)
     if extends is not None and (not isinstance(extends, str) or not extends):
-        raise placed(wrong_value("extends", extends, "the path of a job file, in quotes"), layer.where("extends"))
+        raise placed(
+            wrong_value("extends", extends, "the path of a job file, in quotes"), layer.where("extends")
+        )
     layer = checked(layer)
     layer.values = {key: anchored(key, value, base) for key, value in layer.values.items()}
     return layer, extends

@@ -50,7 +50,7 @@ NEVER = Interval("never", 0)
 
 
 def parse_interval(value: object) -> Interval:
-    """Interval: ``500`` (steps), ``"500 steps"``, ``"1 epoch"``, ``"5min"``, ``"10%"`` (of the run), ``"never"``."""
+    """Interval: ``500`` or ``"500 steps"``, ``"1 epoch"``, ``"5min"``, ``"10%"`` of the run, ``"never"``."""
     if isinstance(value, Interval):
         return value
     if isinstance(value, int) and not isinstance(value, bool):

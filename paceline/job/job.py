@@ -22,8 +22,8 @@ from paceline.job.stack import stack
 from paceline.job.tables.root import Tables
 from paceline.ledger.outcome import Exit, Refused
 
-# What the hash leaves out, and why: it cannot change what is learned, only where, how fast, how safely and how
-# visibly. `cluster`, `layout`: a layout never changes the mathematics. `eval`: reading does not train.
+# What the hash leaves out, and why: it cannot change what is learned, only where, how fast, how safely and
+# how visibly. `cluster`, `layout`: a layout never changes the mathematics. `eval`: reading does not train.
 NOT_HASHED_TABLES = frozenset(
     {"run", "eval", "cluster", "layout", "checkpoint", "restart", "track", "control", "claim", "limits"}
     | {"rollout", "launch"}
@@ -50,7 +50,9 @@ class Job(Tables):
         if callable(model):
             raise _from_code("model", "a function", 'model.python = "file.py:build"')
         if loss is not None:
-            raise _from_code("loss", "a function", "leave loss out: the loss is the mean over valid target tokens")
+            raise _from_code(
+                "loss", "a function", "leave loss out: the loss is the mean over valid target tokens"
+            )
         if isinstance(model, str):
             model = {"preset": model}
         given = {name: value for name, value in {"model": model, **tables}.items() if value is not None}
@@ -111,8 +113,8 @@ class Job(Tables):
     def mathematics(self) -> dict[str, Any]:
         """What can change the result: the tables above less ``NOT_HASHED_*``, the model by its widths.
 
-        Sources count by their own name, without the folder they stand in: the same data elsewhere is the same job.
-        The content of the data has its own hash, in the run's manifest.
+        Sources count by their own name, without the folder they stand in: the same data elsewhere is the same
+        job. The content of the data has its own hash, in the run's manifest.
         """
         flat = {
             key: value

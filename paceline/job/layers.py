@@ -1,7 +1,8 @@
 """Where values come from, in the order in which later wins (interface §1), and what each place may say.
 
-built-in default · ``/etc/paceline/defaults.toml`` · ``~/.config/paceline/defaults.toml`` · environment · ``extends`` ·
-job file · ``--set``. Each place is a :class:`Layer` of flat keys; every value remembers its place.
+built-in default · ``/etc/paceline/defaults.toml`` · ``~/.config/paceline/defaults.toml`` · environment ·
+``extends`` · job file · ``--set``. Each place is a :class:`Layer` of flat keys; every value remembers its
+place.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ class Merged:
 
 
 def checked(layer: Layer) -> Layer:
-    """``layer`` with every key known, arrived, and of one kind; the values themselves are pydantic's to judge."""
+    """``layer`` with every key known, arrived, and one of its group; the values are pydantic's to judge."""
     values: dict[str, Any] = {}
     for key, value in layer.values.items():
         where = layer.where(key)

@@ -1,7 +1,8 @@
 """Where each key of a TOML text stands: its line and its value as written, for errors that can be acted on.
 
-``tomllib`` keeps no positions. The text has been parsed by it before, so this scanner may trust the syntax; where it
-loses its way all the same, it stops and knows fewer places, which costs an error its line number and nothing else.
+``tomllib`` keeps no positions. It has parsed the text before, so this scanner may trust the syntax; where
+it loses its way all the same, it stops and knows fewer places, which costs an error its line number and
+nothing else.
 """
 
 from __future__ import annotations

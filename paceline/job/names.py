@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 import tomllib
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 
 from paceline.job.schema import leaves, table_names
 from paceline.ledger.outcome import Exit, Refused
@@ -36,7 +35,7 @@ class OtherName:
 @cache
 def other_names() -> dict[str, OtherName]:
     """Every name of ``other_names.toml``, folded to lower case."""
-    text = files("paceline.job").joinpath("other_names.toml").read_text(encoding="utf-8")
+    text = Path(__file__).with_name("other_names.toml").read_text(encoding="utf-8")
     document = tomllib.loads(text)
     reasons = document["why"]
     known = {}
@@ -55,6 +54,8 @@ def other_name(key: str) -> OtherName | None:
 
 def nearest(key: str) -> str:
     """Our key, or table, that ``key`` most likely is; empty when nothing is near."""
+    from difflib import get_close_matches  # 5 ms that only an error needs
+
     names = list(leaves()) + sorted(table_names())
     key = key.replace('"', "").lower()
     if key in names:
@@ -64,19 +65,19 @@ def nearest(key: str) -> str:
     if len(same) == 1:
         return same[0]
     if same:
-        return difflib.get_close_matches(key, same, 1, 0)[0]
+        return get_close_matches(key, same, 1, 0)[0]
     table = key.rpartition(".")[0]
     if table in table_names():
         siblings = [name for name in names if name.startswith(table + ".")]
-        near = difflib.get_close_matches(key, siblings, 1, NEAR)
+        near = get_close_matches(key, siblings, 1, NEAR)
         inner = {name.rpartition(".")[2]: name for name in siblings}
-        by_last = difflib.get_close_matches(last, list(inner), 1, NEAR)
+        by_last = get_close_matches(last, list(inner), 1, NEAR)
         if by_last or near:
             return inner[by_last[0]] if by_last else near[0]
-    found = difflib.get_close_matches(key, names, 1, NEAR)
+    found = get_close_matches(key, names, 1, NEAR)
     if not found:
         inner = {name.rpartition(".")[2]: name for name in reversed(names)}
-        close = difflib.get_close_matches(last, list(inner), 1, 0.75)
+        close = get_close_matches(last, list(inner), 1, 0.75)
         found = [inner[close[0]]] if close else []
     return found[0] if found else ""
 

@@ -1,17 +1,17 @@
-"""Decoders by name: the widths of well-known models, as in Hugging Face's ``config.json``, and our small ones.
+"""Decoders by name: the widths of well-known models, as in their ``config.json``, and our small ones.
 
-``presets.toml`` holds the numbers. A preset without ``vocab_size`` takes the tokenizer's. Families that need parts
-which the decoder does not have yet are listed too, with the capability that brings them, and refused by name.
+``presets.toml`` holds the numbers. A preset without ``vocab_size`` takes the tokenizer's. Families that
+need parts which the decoder does not have yet are listed too, with the capability that brings them, and
+refused by name.
 """
 
 from __future__ import annotations
 
-import difflib
 import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 from paceline.ledger.outcome import Exit, Refused
@@ -22,7 +22,7 @@ class ModelWidths:
     """Shape of a decoder: RMSNorm, RoPE, grouped-query attention, SwiGLU. Names as in ``config.json``.
 
     ``attention_bias`` is a bias on the query, key and value projections (as in Qwen2), none on the output.
-    ``rope_scaling`` is None or Hugging Face's table (``rope_type`` of ``llama3`` or ``linear``, ``factor`` …).
+    ``rope_scaling`` is None or Hugging Face's table (``rope_type`` ``llama3`` or ``linear``, ``factor`` …).
     """
 
     vocab_size: int
@@ -61,7 +61,7 @@ class Preset:
 @cache
 def presets() -> dict[str, Preset]:
     """Every preset by name, in the order of the file: first what is here, then what arrives later."""
-    text = files("paceline.job").joinpath("presets.toml").read_text(encoding="utf-8")
+    text = Path(__file__).with_name("presets.toml").read_text(encoding="utf-8")
     table = tomllib.loads(text)
     shared = table["shared"]
     known: dict[str, Preset] = {}
@@ -75,10 +75,12 @@ def presets() -> dict[str, Preset]:
 
 def find_preset(name: str) -> Preset:
     """The preset called ``name``; refused with the nearest when unknown, by name when it has not arrived."""
+    from difflib import get_close_matches  # 5 ms that only an error needs
+
     known = presets()
     here = [preset.name for preset in known.values() if not preset.arrives]
     if name not in known:
-        near = difflib.get_close_matches(name.lower(), here, 1, 0.5)
+        near = get_close_matches(name.lower(), here, 1, 0.5)
         raise Refused(
             f"model.preset: no preset is called {name!r}",
             exit_code=Exit.USAGE,
@@ -126,7 +128,9 @@ def widths_of(given: Mapping[str, Any], vocab_size: int) -> ModelWidths:
         raise _refused("num_key_value_heads", f"{key_value}; {heads} attention heads", rule, str(near))
     if have["head_dim"] % 2:
         even = str(have["head_dim"] + 1)
-        raise _refused("head_dim", str(have["head_dim"]), "rotary embedding turns pairs: head_dim is even", even)
+        raise _refused(
+            "head_dim", str(have["head_dim"]), "rotary embedding turns pairs: head_dim is even", even
+        )
     own = have.setdefault("vocab_size", vocab_size)
     if own < vocab_size:
         rule = "the model's vocabulary holds every token of the tokenizer"

@@ -1,9 +1,9 @@
-"""Numbers with a meaning: Count, Duration, Bytes, Rate. Each parses one way and prints to what it parses from.
+"""Numbers with a meaning: Count, Duration, Bytes, Rate. Each parses, and prints to what it parses from.
 
-A job file's quantities are text with a unit (``"10B"``, ``"5min"``, ``"80GiB"``, ``"400Gbit"``); a Count may also
-be a plain integer. Arithmetic is decimal and exact until the one rounding at the end, so that
-``parse(print(x)) == x`` bit for bit. What cannot be a quantity (NaN, infinity, 1e309, below zero, no unit) is
-refused with :class:`QuantityError`, whose fields become those of the job's error.
+A quantity is text with a unit (``"10B"``, ``"5min"``, ``"80GiB"``, ``"400Gbit"``); a Count may also be a
+plain integer. Arithmetic is decimal and exact until the one rounding at the end, so that ``parse(print(x))
+== x`` bit for bit. What cannot be a quantity (NaN, infinity, 1e309, below zero, no unit) is refused with
+:class:`QuantityError`, whose fields become those of the job's error.
 """
 
 from __future__ import annotations
@@ -40,9 +40,11 @@ BYTES_UNITS = {
     "TiB": 2**40,
     "PiB": 2**50,
 }
-RATE_UNITS = {
+RATE_UNITS: dict[str, Decimal | int] = {
     **BYTES_UNITS,
-    **{f"{p}bit": Decimal(n) / 8 for p, n in {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}.items()},
+    **{
+        f"{p}bit": Decimal(n) / 8 for p, n in {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}.items()
+    },
 }
 _NUMBER = re.compile(r"(?P<number>\d[\d_]*(?:\.\d+)?(?:[eE][+-]?\d{1,4})?)\s*(?P<unit>[A-Za-zµ%]*)")
 _LONGEST_TEXT = 64
@@ -51,7 +53,7 @@ _EXACT = Context(prec=40)
 
 
 class QuantityError(ValueError):
-    """Text or value that is not the quantity asked for: the rule, what is allowed, and what to write instead."""
+    """Not the quantity asked for: the rule, what is allowed, and what to write instead."""
 
     def __init__(self, rule: str, *, allowed: str = "", use: str = "") -> None:
         super().__init__(rule)
@@ -83,7 +85,10 @@ def scale(number: Decimal, factor: Decimal | int, limit: float, rule: str, allow
 
 def parse_count(value: object) -> int:
     """Count: ``1000``, ``"300k"``, ``"10B"`` (powers of ten). A whole number >= 0."""
-    rule, allowed = "a count is a whole number, plain or with k, M, B, T (powers of ten)", '1000, "300k", "10B"'
+    rule, allowed = (
+        "a count is a whole number, plain or with k, M, B, T (powers of ten)",
+        '1000, "300k", "10B"',
+    )
     if isinstance(value, int) and not isinstance(value, bool):
         if value < 0:
             raise QuantityError("a count is not negative", allowed=allowed)
@@ -124,7 +129,10 @@ def print_duration(seconds: float) -> str:
 
 def parse_bytes(value: object) -> int:
     """Bytes: ``"80GB"`` (10⁹), ``"80GiB"`` (2³⁰); rounded to whole bytes."""
-    rule, allowed = "bytes are text with a unit: B, kB … PB (powers of ten) or KiB … PiB (of two)", '"80GB", "80GiB"'
+    rule, allowed = (
+        "bytes are text with a unit: B, kB … PB (powers of ten) or KiB … PiB (of two)",
+        '"80GB", "80GiB"',
+    )
     if isinstance(value, int | float) and not isinstance(value, bool):
         raise QuantityError(rule, allowed=allowed, use=_quoted(value, "B"))
     number, unit = split(value, rule, allowed)

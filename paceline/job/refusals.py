@@ -1,4 +1,4 @@
-"""From what pydantic found wrong to an error that can be acted on: key, value seen, rule, allowed, what to write."""
+"""From what is wrong to an error that can be acted on: key, value seen, rule, allowed, what to write."""
 
 from __future__ import annotations
 
@@ -73,7 +73,9 @@ def not_a_table(name: str, value: object) -> Refused:
         exit_code=Exit.USAGE,
         key=name,
         seen=f"{name} = {value_text(value)}",
-        rule=f"its keys are written under [{name}], or as {inner} = …" if inner else "it is written in brackets",
+        rule=f"its keys are written under [{name}], or as {inner} = …"
+        if inner
+        else "it is written in brackets",
         use=use,
     )
 

@@ -1,7 +1,8 @@
-"""The job file's keys as a flat list, read from the pydantic tables: one source for loading, help, docs and tests.
+"""The job file's keys as a flat list, read from the tables: one source for loading, help, docs and tests.
 
-A *leaf* is a key that holds a value (``train.steps``, ``cluster.link.intra``, ``control.*.above``); a value may be a
-TOML table itself (``data.train``, ``model.rope_scaling``), which is then one value and is not merged by key.
+A *leaf* is a key that holds a value (``train.steps``, ``cluster.link.intra``, ``control.*.above``). The
+value may be a TOML table itself (``data.train``, ``model.rope_scaling``): then it is one value and is not
+merged by key.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ Sets = Mapping[str, object] | Sequence[tuple[str, str]] | Sequence[str]
 
 
 def from_sets(sets: Sets, name: str = "--set") -> list[Layer]:
-    """One layer for each ``--set``, in their order. A mapping holds values; pairs and ``KEY=VALUE`` hold text."""
+    """One layer for each ``--set``, in order. A mapping holds values; pairs and ``KEY=VALUE`` hold text."""
     if isinstance(sets, Mapping):
         pairs = [(str(key), value) for key, value in sets.items()]
         return [_set(key, value, name, flag=False) for key, value in pairs]

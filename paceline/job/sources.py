@@ -1,7 +1,8 @@
 """Where data comes from: the Source type of the job file (interface §3).
 
-A source is a path, a glob, a URL, ``python-stdlib``, ``hf://datasets/ORG/NAME``, ``"file.py:name"``, a list of these,
-or a table ``{name = {path, weight}}``. Parsing looks at the text only; whether a file is there is phase 2's question.
+A source is a path, a glob, a URL, ``python-stdlib``, ``hf://datasets/ORG/NAME``, ``"file.py:name"``, a list
+of these, or a table ``{name = {path, weight}}``. Parsing looks at the text only; whether a file is there is
+phase 2's question.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from paceline.job.quantities import QuantityError
 
 SourceKind = Literal["file", "glob", "url", "hub", "python", "python-stdlib"]
 RULE = "a source is a path, a pattern, python-stdlib, a list of these, or a table of {path, weight}"
-ALLOWED = '"input.txt", "corpus/*.txt", "python-stdlib", ["a.txt", "b.txt"], {web = {path = "w/*.txt", weight = 2.0}}'
+ALLOWED = '"input.txt", "corpus/*.txt", "python-stdlib", ["a.txt"], {web = {path = "w/*.txt", weight = 2.0}}'
 _REF = re.compile(r".+\.py:[A-Za-z_]\w*|[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _DRIVE = re.compile(r"[A-Za-z]:[\\/]")
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
@@ -27,7 +28,7 @@ _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 @dataclass(frozen=True)
 class SourceItem:
-    """One origin of documents. ``name`` is empty unless the job names it; weights are relative to one another."""
+    """One origin of documents. ``name`` is empty unless the job names it; weights are relative."""
 
     path: str
     name: str = ""

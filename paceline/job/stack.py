@@ -1,4 +1,4 @@
-"""The places that a job's values come from, joined in their order; what :class:`Job` and ``load`` start from."""
+"""The places that a job's values come from, joined in their order; what ``Job`` and ``load`` start from."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from pathlib import Path
 from paceline.job.files import DEFAULTS_FILES, read_defaults, read_file
 from paceline.job.layers import Layer, Merged
 from paceline.job.sets import Sets, from_sets
-from paceline.ledger.folder import check_run_name
 from paceline.ledger.outcome import Refused
 
 ENVIRONMENT = "environment"
@@ -32,11 +31,11 @@ def stack(
 ) -> Stack:
     """Read and join every layer of the job at ``path``: a job file, or a run's folder.
 
-    A run's ``job.toml`` is resolved: it holds every key, so no defaults file and no environment lies under it.
+    A run's ``job.toml`` is resolved: it holds every key, so no defaults file and no variable lies under it.
 
     Args:
-        environment: values that a variable stands for (``{"run.root": …}`` for PACELINE_RUNS), over the defaults
-            files and under the job file.
+        environment: values that a variable stands for (``{"run.root": …}`` for PACELINE_RUNS), over the
+            defaults files and under the job file.
     """
     path = Path(path)
     name = str(path)
@@ -61,7 +60,9 @@ def stack(
 
 
 def _name(merged: Merged, path: Path, resolved: bool) -> None:
-    """``run.name`` is the file's stem unless it is given; a stem that is no run name is refused with one that is."""
+    """``run.name`` is the file's stem unless given; a stem that is no run name is refused."""
+    from paceline.ledger.folder import check_run_name  # loads what only a run needs
+
     if "run.name" in merged.values:
         return
     stem = path.parent.resolve().name if resolved else path.stem

@@ -25,8 +25,12 @@ class ClaimTable(Table):
     """Hashed before the first trial."""
 
     metric: str = _key("cost_to_loss", "metrics key, cost_to_loss or time_to_loss", "str")
-    at_least: float | None = _key(None, "accept from this many times the baseline", "float", "required", "accept", gt=0)
-    at_most: float | None = _key(None, "accept up to this many times the baseline", "float", "required", "accept", gt=0)
+    at_least: float | None = _key(
+        None, "accept from this many times the baseline", "float", "required", "accept", gt=0
+    )
+    at_most: float | None = _key(
+        None, "accept up to this many times the baseline", "float", "required", "accept", gt=0
+    )
     refuted_below: float | None = _key(None, "refuted below", "float", "derived", "refute", gt=0)
     refuted_above: float | None = _key(None, "refuted above", "float", "derived", "refute", gt=0)
     decision: str = _key("", "what it supports", "str", "required")
@@ -40,4 +44,6 @@ class ClaimTable(Table):
     steps: int = _key(50, "steps of a trial", "int", ge=1)
     trials: int = _key(5, "trials of each side, interleaved", "int", ge=1)
     confidence: float = _key(0.95, "confidence of the interval", "fraction", gt=0, lt=1)
-    conditions: ConditionsTable = Field(default_factory=ConditionsTable, description="where the verdict holds")
+    conditions: ConditionsTable = Field(
+        default_factory=ConditionsTable, description="where the verdict holds"
+    )

@@ -18,7 +18,5 @@ class ControlTable(Table):
     above: float | None = _key(None, "fires above", "float", "–", "threshold")
     below: float | None = _key(None, "fires below", "float", "–", "threshold")
     for_steps: int = _key(1, "steps in a row", "int", ge=1)
-    action: str = _key(
-        "alert", "alert, gather, ask, abstain, skip, rollback, fallback:LAYOUT or stop", "str"
-    )
+    action: str = _key("alert", "alert, gather, ask, abstain, skip, rollback, fallback:LAYOUT or stop", "str")
     owner: str = _key("", "who answers for it", "str")

@@ -22,7 +22,7 @@ class DataTable(Table):
     train: Sources | None = key(None, "what is trained on", form="Source", shown="required to train")
     eval: HeldOut = key(
         0.01,
-        "held out: a Source, or a fraction of the documents by their hash (of 64 KiB blocks of a single file)",
+        "held out: a Source, or a fraction of the documents by hash (of 64 KiB blocks of a single file)",
         form="Source or fraction",
     )
     sequence_length: int = key(1024, "length of one sequence", form="int", unit="tokens", ge=1, le=2**31 - 1)

@@ -41,7 +41,9 @@ def parse_rope_scaling(value: object) -> dict[str, Any]:
     return scaling
 
 
-RopeScaling = Annotated[dict[str, Any], PlainValidator(parse_rope_scaling), WithJsonSchema({"type": "object"})]
+RopeScaling = Annotated[
+    dict[str, Any], PlainValidator(parse_rope_scaling), WithJsonSchema({"type": "object"})
+]
 
 
 def _width(meaning: str, arrives: str = "", low: int = 1) -> Any:
@@ -63,7 +65,11 @@ class ModelTable(Table):
         group="model",
     )
     hf: str | None = key(
-        None, "Hugging Face folder or hub id ORG/NAME[@REV]", form="path or hub id", arrives="03", group="model"
+        None,
+        "Hugging Face folder or hub id ORG/NAME[@REV]",
+        form="path or hub id",
+        arrives="03",
+        group="model",
     )
     python: str | None = key(
         None, '"file.py:build": build(**args) -> nn.Module', form="Ref", arrives="06", group="model"
@@ -77,7 +83,12 @@ class ModelTable(Table):
         shown="pretrained for hf, else random",
     )
     vocab_size: int | None = key(
-        None, "tokens of the vocabulary", form="int", shown="preset's, else tokenizer's", ge=1, le=LARGEST_WIDTH
+        None,
+        "tokens of the vocabulary",
+        form="int",
+        shown="preset's, else tokenizer's",
+        ge=1,
+        le=LARGEST_WIDTH,
     )
     hidden_size: int | None = _width("width of the residual stream")
     intermediate_size: int | None = _width("width of the MLP")
@@ -137,7 +148,7 @@ class ModelTable(Table):
         return self
 
     def widths(self, vocab_size: int) -> ModelWidths:
-        """The shape of this model over a tokenizer of ``vocab_size`` tokens; refused when it cannot hold them."""
+        """The shape over a tokenizer of ``vocab_size`` tokens; refused when it cannot hold them."""
         base = find_preset(self.preset or "tiny").widths
         own = {name: getattr(self, name) for name in WIDTHS if getattr(self, name) is not None}
         # A new number of heads asks for new key/value heads and head widths, which then follow from it.

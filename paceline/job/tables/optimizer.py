@@ -22,7 +22,10 @@ class OptimizerTable(Table):
     momentum: float = key(0.9, "momentum of SGD", form="float", ge=0, lt=1)
     weight_decay: float = key(0.1, "decay, on matrices only", form="float", ge=0)
     max_grad_norm: float = key(
-        1.0, "global norm above which gradients are scaled down, each parameter once; 0 = off", form="float", ge=0
+        1.0,
+        "global norm above which gradients are scaled down, each parameter once; 0 = off",
+        form="float",
+        ge=0,
     )
     schedule: Literal["cosine", "linear", "wsd", "constant"] = key("cosine", "course of the learning rate")
     warmup_steps: StepsOrFraction = key(

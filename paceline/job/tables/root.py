@@ -34,9 +34,13 @@ class Tables(Table):
     lora: LoraTable | None = Field(None, description="low-rank adapters")
     data: DataTable = Field(default_factory=DataTable, description="what it is trained on")
     train: TrainTable = Field(default_factory=TrainTable, description="how long, how much")
-    optimizer: OptimizerTable = Field(default_factory=OptimizerTable, description="how gradients become weights")
+    optimizer: OptimizerTable = Field(
+        default_factory=OptimizerTable, description="how gradients become weights"
+    )
     eval: EvalTable = Field(default_factory=EvalTable, description="held-out evaluation")
-    cluster: ClusterTable = Field(default_factory=ClusterTable, description="the machines that the plan assumes")
+    cluster: ClusterTable = Field(
+        default_factory=ClusterTable, description="the machines that the plan assumes"
+    )
     layout: LayoutTable = Field(default_factory=LayoutTable, description="how the work is cut")
     update: UpdateTable = Field(default_factory=UpdateTable, description="when gradients become weights")
     federation: FederationTable | None = Field(None, description="sites that keep their data")

@@ -13,13 +13,17 @@ from paceline.job.tables.types import Strings
 class RunTable(Table):
     """Names, notes and folders. Nothing here can change the mathematics."""
 
-    name: str | None = key(None, "name of the run; NAME-2, NAME-3 … when taken", form="str", shown="file stem")
+    name: str | None = key(
+        None, "name of the run; NAME-2, NAME-3 … when taken", form="str", shown="file stem"
+    )
     root: str = key("runs", "folder of runs, relative to the current folder", form="path", min_length=1)
     tags: Strings = key((), "free words, searchable in `runs`", form="list of str")
     note: str = key("", "free text, searchable in `runs`", form="str")
     device: Literal["auto", "cpu", "cuda"] = key("auto", "kind of device; others are refused with the reason")
     scratch: str | None = key(
-        None, "node-local folder for ledgers and logs of ranks; those named in a fault are copied back", form="path"
+        None,
+        "node-local folder for ledgers and logs of ranks; those named in a fault are copied back",
+        form="path",
     )
 
     @field_validator("name")

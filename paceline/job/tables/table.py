@@ -1,4 +1,4 @@
-"""What every table of the job file is: a frozen, strict pydantic model whose keys carry their documentation."""
+"""What every table of the job file is: a frozen, strict pydantic model whose keys document themselves."""
 
 from __future__ import annotations
 
@@ -16,7 +16,12 @@ class Table(BaseModel):
     """A table of the job file: unknown keys, wrong types, NaN and infinity are refused."""
 
     model_config = ConfigDict(
-        frozen=True, extra="forbid", strict=True, allow_inf_nan=False, defer_build=True, protected_namespaces=()
+        frozen=True,
+        extra="forbid",
+        strict=True,
+        allow_inf_nan=False,
+        defer_build=True,
+        protected_namespaces=(),
     )
 
 
@@ -53,7 +58,7 @@ def key(
     group: str = "",
     **limits: Any,
 ) -> Any:
-    """One key: its default, its meaning, and what :class:`About` says. ``limits`` are pydantic's (gt, ge, lt, le)."""
+    """One key: default, meaning, and what :class:`About` says. ``limits`` are pydantic's (gt, ge, lt, le)."""
     about = About(form, unit, arrives, later or {}, shown, group)
     return Field(default, description=meaning, json_schema_extra={"about": about}, **limits)  # type: ignore[dict-item]
 

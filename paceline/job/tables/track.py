@@ -19,5 +19,7 @@ class TrackTable(Table):
     to: Trackers = key((), "tensorboard, wandb, mlflow", form="list", arrives="05")
     project: str = key("paceline", "project at the tracker", form="str", arrives="05", min_length=1)
     every: Interval = key(
-        IntervalValue("seconds", 10.0), "how often a console line is printed without a terminal", form="Interval"
+        IntervalValue("seconds", 10.0),
+        "how often a console line is printed without a terminal",
+        form="Interval",
     )

@@ -14,7 +14,9 @@ from paceline.job.quantities import QuantityError
 _TEXT_OR_INT = [{"type": "integer"}, {"type": "string"}]
 
 Count = Annotated[
-    int, BeforeValidator(quantities.parse_count), WithJsonSchema({"anyOf": _TEXT_OR_INT, "examples": [1000, "10B"]})
+    int,
+    BeforeValidator(quantities.parse_count),
+    WithJsonSchema({"anyOf": _TEXT_OR_INT, "examples": [1000, "10B"]}),
 ]
 Duration = Annotated[
     float,
@@ -48,7 +50,10 @@ _SOURCE_SCHEMA = {
             "type": "object",
             "additionalProperties": {
                 "type": "object",
-                "properties": {"path": {"type": "string"}, "weight": {"type": "number", "exclusiveMinimum": 0}},
+                "properties": {
+                    "path": {"type": "string"},
+                    "weight": {"type": "number", "exclusiveMinimum": 0},
+                },
                 "required": ["path"],
                 "additionalProperties": False,
             },
@@ -111,7 +116,9 @@ HeldOut = Annotated[
     tuple[sources.SourceItem, ...] | float,
     PlainValidator(parse_held_out),
     PlainSerializer(lambda v: v if isinstance(v, float) else sources.print_sources(v)),
-    WithJsonSchema({"anyOf": [{"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1}, _SOURCE_SCHEMA]}),
+    WithJsonSchema(
+        {"anyOf": [{"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1}, _SOURCE_SCHEMA]}
+    ),
 ]
 
 

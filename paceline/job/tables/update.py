@@ -17,8 +17,12 @@ class UpdateTable(Table):
     )
     sync_every: int = key(500, "steps between two agreements", form="int", unit="steps", arrives="07", ge=1)
     outer_lr: float = key(0.7, "learning rate of the outer optimizer", form="float", arrives="07", gt=0)
-    outer_momentum: float = key(0.9, "momentum of the outer optimizer", form="float", arrives="07", ge=0, lt=1)
-    fragments: int = key(1, "parts of the model that agree in turn (streaming)", form="int", arrives="07", ge=1)
+    outer_momentum: float = key(
+        0.9, "momentum of the outer optimizer", form="float", arrives="07", ge=0, lt=1
+    )
+    fragments: int = key(
+        1, "parts of the model that agree in turn (streaming)", form="int", arrives="07", ge=1
+    )
     compression: str = key(
         "none", "none, int8, fp8 or powersgd:R; changes the mathematics", form="str", later=_COMPRESSIONS
     )
