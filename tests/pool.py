@@ -1,9 +1,9 @@
 """Warm rank processes for tests: started once, reused, each round with a hard limit.
 
-``ranks(4).run("tests.deliver.cases:fn", width=8)`` calls ``fn(world, width=8)`` on four ranks that joined a fresh
-world, and returns the four results. A round that fails or overruns ends its processes, so nothing it left behind
-reaches the next test; after some rounds they are replaced anyway, because torch leaks threads and descriptors with
-each world. Arguments and results are pickled: plain values, numpy arrays and tensors.
+``ranks(4).run("tests.deliver.cases:fn", width=8)`` calls ``fn(world, width=8)`` on four ranks that joined a
+fresh world, and returns the four results. A round that fails or overruns ends its processes, so nothing it left
+behind reaches the next test; after some rounds they are replaced anyway, because torch leaks threads and
+descriptors with each world. Arguments and results are pickled: plain values, numpy arrays and tensors.
 """
 
 from __future__ import annotations
@@ -114,7 +114,8 @@ class Ranks:
 
         Args:
             timeout_s: hard limit of the round, starting processes included.
-            world_timeout_s: the collectives' own time-out; by default longer than the round's, so that a hang is
+            world_timeout_s: the collectives' own time-out; by default longer than the round's, so that a hang
+            is
                 named by the pool and not by the backend.
 
         Raises:

@@ -1,10 +1,10 @@
 """Rank processes: forked from a server that has torch loaded and has done nothing else.
 
 Title of the hard why: *never fork a process that has computed*. A child forked after its parent ran a
-multi-threaded operation, or compiled anything, can hang for ever. The calling process may be a notebook or a test
-that has done both, so ranks are forked from multiprocessing's forkserver, which imports the entry (and torch with
-it) once, and starts no threads. The caller itself never imports torch, and its ``__main__`` is not run again in the
-ranks: an entry is found by its name, so the script need not be importable.
+multi-threaded operation, or compiled anything, can hang for ever. The calling process may be a notebook or a
+test that has done both, so ranks are forked from multiprocessing's forkserver, which imports the entry (and
+torch with it) once, and starts no threads. The caller itself never imports torch, and its ``__main__`` is not
+run again in the ranks: an entry is found by its name, so the script need not be importable.
 
 On macOS ranks are spawned (untested); Windows is refused by :mod:`paceline.launch.machine`.
 """
@@ -18,11 +18,11 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing import forkserver, spawn
 from multiprocessing.process import BaseProcess
-from typing import Any
+from typing import Any, cast
 
 from paceline.launch.environment import exported, for_ranks
 
@@ -34,8 +34,8 @@ _starting = threading.Lock()
 def warm(preload: Sequence[str] = (), threads_per_rank: int = 1) -> None:
     """Starts the server, if there is none yet, and returns at once while it imports.
 
-    Call it as soon as it is clear that ranks will be needed: the import of torch then overlaps with preparing the
-    data. The first call of a process decides what is preloaded; a rank imports the rest itself.
+    Call it as soon as it is clear that ranks will be needed: the import of torch then overlaps with preparing
+    the data. The first call of a process decides what is preloaded; a rank imports the rest itself.
     """
     if sys.platform != "linux":
         return
@@ -46,8 +46,8 @@ def warm(preload: Sequence[str] = (), threads_per_rank: int = 1) -> None:
 
 def start(target: Callable[..., None], args: tuple[Any, ...], name: str) -> BaseProcess:
     """A new process that runs ``target(*args)``; sockets and connections among the arguments go along."""
-    context = multiprocessing.get_context("forkserver" if sys.platform == "linux" else "spawn")
-    process: BaseProcess = context.Process(target=target, args=args, name=name, daemon=True)  # type: ignore[attr-defined]
+    context: Any = multiprocessing.get_context("forkserver" if sys.platform == "linux" else "spawn")
+    process: BaseProcess = context.Process(target=target, args=args, name=name, daemon=True)
     with _starting, _without_main():
         process.start()
     return process
@@ -56,15 +56,16 @@ def start(target: Callable[..., None], args: tuple[Any, ...], name: str) -> Base
 def settle_in() -> None:
     """First lines of a rank: it dies with its launcher, and leaves Ctrl-C to it.
 
-    The forkserver ends when the last write end of its pipe is closed. Each child inherits one, to start children of
-    its own, which would keep the server alive after the launcher's death: a rank gives it up. Then the chain
-    holds: launcher gone, so the server ends, so the kernel kills the ranks, whatever they are doing.
+    The forkserver ends when the last write end of its pipe is closed. Each child inherits one, to start
+    children of its own, which would keep the server alive after the launcher's death: a rank gives it up.
+    Then the chain holds: launcher gone, so the server ends, so the kernel kills the ranks, whatever they are
+    doing.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if sys.platform != "linux":
         return
-    server = forkserver._forkserver  # type: ignore[attr-defined]
+    server: Any = forkserver._forkserver
     if server._forkserver_alive_fd is not None:
         os.close(server._forkserver_alive_fd)
         server._forkserver_alive_fd = None
@@ -82,7 +83,7 @@ def find(entry: str) -> Callable[..., Any]:
     found = getattr(importlib.import_module(module), name)
     if not callable(found):
         raise TypeError(f"{entry} is not a function")
-    return found  # type: ignore[no-any-return]
+    return cast(Callable[..., Any], found)
 
 
 @contextmanager
@@ -90,11 +91,11 @@ def _without_main() -> Iterator[None]:
     """Leaves the caller's ``__main__`` out of what a child prepares; multiprocessing has no switch for it."""
     original = spawn.get_preparation_data
 
-    def prepare(name: str) -> Mapping[str, Any]:
+    def prepare(name: str) -> dict[str, Any]:
         data = original(name)
         return {key: value for key, value in data.items() if not key.startswith("init_main")}
 
-    spawn.get_preparation_data = prepare  # type: ignore[assignment]
+    spawn.get_preparation_data = prepare
     try:
         yield
     finally:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,3 +38,12 @@ class Place:
     def prefix(self) -> str:
         """``host:rank|``, in front of what a rank says on the console."""
         return f"{self.host}:{self.rank}|"
+
+    @staticmethod
+    def alone(host: str, threads: int, timeout_s: float, attempt: int = 0) -> Place:
+        """The only rank of a run: it meets nobody."""
+        return Place(0, 0, 1, 1, host, "", 0, threads, timeout_s, attempt=attempt)
+
+    def at(self, rank: int) -> Place:
+        """The same run's place of another rank on this host."""
+        return replace(self, rank=rank, local_rank=rank)

@@ -1,10 +1,12 @@
-"""Calls that nobody waits for: whoever took the future is told in C++, and the wire hears of it by a callback.
+"""Calls that nobody waits for: whoever took the future is told in C++, and the wire hears of it by a
+callback.
 
-Title of the hard why: *DDP stands still where no hook sees it*. Inside a backward pass the taker of the future is
-DDP, which waits for its buckets at the end of the pass, in C++. But the engine runs end-of-pass callbacks in the
-order in which they were queued, and DDP queues its own after it has sent its last bucket: one that is queued with
-the first bucket runs just before DDP waits, and one queued by that one just after. Between the two the rank is
-blocked, and the time is booked to ``deliver`` instead of the backward pass around it.
+Title of the hard why: *DDP stands still where no hook sees it*. Inside a backward pass the taker of the
+future is DDP, which waits for its buckets at the end of the pass, in C++. But the engine runs end-of-pass
+callbacks in the order in which they were queued, and DDP queues its own after it has sent its last bucket:
+one that is queued with the first bucket runs just before DDP waits, and one queued by that one just after.
+Between the two the rank is blocked, and the time is booked to ``deliver`` instead of the backward pass around
+it.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """The one process group of Paceline: forwards to the backend, and records.
 
 Title of the hard why: *the wrapper is the group, not a layer in it*. torch returns a Python subclass of
-``ProcessGroup`` from ``init_process_group`` and ``new_group`` as it is, and calls its methods from Python, from C++
-(DDP, functional collectives) and from autograd. Method names differ between releases (2.13 calls
-``all_gather_single`` where 2.11 calls ``_allgather_base``), so each name that the installed torch has is overridden
-and forwarded to the same name of a plain ``ProcessGroup`` that holds the backends. That inner group also picks the
-backend by the device of the tensors, and refuses a device that it has no backend for.
+``ProcessGroup`` from ``init_process_group`` and ``new_group`` as it is, and calls its methods from Python,
+from C++ (DDP, functional collectives) and from autograd. Method names differ between releases (2.13 calls
+``all_gather_single`` where 2.11 calls ``_allgather_base``), so each name that the installed torch has is
+overridden and forwarded to the same name of a plain ``ProcessGroup`` that holds the backends. That inner
+group also picks the backend by the device of the tensors, and refuses a device that it has no backend for.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Wire(dist.ProcessGroup):
         record: GroupRecorder,
         timeout_s: float,
     ) -> None:
-        super().__init__(inner.rank(), inner.size())  # torch's three-argument form cannot be subclassed
+        super().__init__(inner.rank(), inner.size())  # type: ignore[call-arg]  # the stub lacks this form
         self.inner, self.record, self.timeout_s = inner, record, timeout_s
         self._backends = backends
         for device_type, (kind, backend) in backends.items():
@@ -173,7 +173,8 @@ class TimedWork(dist.Work):
 
 
 def payload_bytes(args: tuple[Any, ...]) -> int:
-    """The larger of what a rank hands in and what it gets: the first two arguments, tensors or lists of them."""
+    """The larger of what a rank hands in and what it gets: the first two arguments, tensors or lists of
+    them."""
     largest = 0
     for value in args[:2]:
         largest = max(largest, _bytes(value))

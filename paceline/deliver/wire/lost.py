@@ -1,8 +1,8 @@
 """What a backend's error means: a peer that is gone, a peer that is late, or ranks that disagree.
 
-gloo and nccl raise ``RuntimeError`` for all three, told apart by their words only. The words are read in this one
-file. An error that comes from *another* rank's trouble is called second-hand: when ranks fail together, the
-launcher shows the first cause and not these.
+gloo and nccl raise ``RuntimeError`` for all three, told apart by their words only. The words are read in this
+one file. An error that comes from *another* rank's trouble is called second-hand: when ranks fail together,
+the launcher shows the first cause and not these.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def explain(error: BaseException, call: str, timeout_s: float = 0.0) -> Paceline
             f"ranks disagree in {call}",
             exit_code=Exit.DISAGREE,
             seen=_first_line(text),
-            rule="each rank of a group gives the same collective a tensor of the same size, in the same order",
+            rule="each rank of a group makes the same calls in the same order, with tensors of the same size",
             use="the rank logs: compare what each rank did before this number",
         )
     if _GONE.search(text):

@@ -1,13 +1,13 @@
 """What each collective cost this rank: one row in the ledger, one line in the shared slot.
 
-Title of the hard why: *blocked is not the same as under way*. The rank's main thread stands still inside the call
-and inside ``wait()``; only that time is booked to ``deliver``. From the call to its completion the collective may
-also run behind compute; the row keeps both intervals, so that exposed and overlapped communication can be told
-apart, and so that waiting for a late peer can be moved to ``idle`` afterwards.
+Title of the hard why: *blocked is not the same as under way*. The rank's main thread stands still inside the
+call and inside ``wait()``; only that time is booked to ``deliver``. From the call to its completion the
+collective may also run behind compute; the row keeps both intervals, so that exposed and overlapped
+communication can be told apart, and so that waiting for a late peer can be moved to ``idle`` afterwards.
 
 Completion is known in one of three ways, whichever comes first closes the row, once: ``wait()`` returns; the
-future of the work is done (DDP takes futures and never waits; the callback runs on a backend's thread and touches
-no span); or nobody asked, and the work is dropped.
+future of the work is done (DDP takes futures and never waits; the callback runs on a backend's thread and
+touches no span); or nobody asked, and the work is dropped.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ class CallRecorder:
 class GroupRecorder:
     """Numbers the calls of one group. The number is the same on each rank of the group.
 
-    A point-to-point call is counted by (sender, receiver), under a group name of its own: the two ends see the
-    same number although the other ranks see nothing.
+    A point-to-point call is counted by (sender, receiver), under a group name of its own: the two ends see
+    the same number although the other ranks see nothing.
     """
 
     def __init__(self, recorder: CallRecorder, name: str, axis: str) -> None:
@@ -99,8 +99,8 @@ class Call:
     """One collective on one rank, from arrival to completion."""
 
     __slots__ = (
-        "_open", "_recorder", "_ticket", "axis", "clock", "end_s", "group", "has_future", "nbytes", "op", "seq",
-        "start_s", "wait_s",
+        "_open", "_recorder", "_ticket", "axis", "clock", "end_s", "group", "has_future", "nbytes",
+        "op", "seq", "start_s", "wait_s",
     )  # fmt: skip
 
     def __init__(

@@ -1,9 +1,9 @@
 """Where each rank is right now: one fixed record a rank in a shared file, readable while the rank hangs.
 
-A rank that waits for ever cannot say for what. So before each collective it writes axis, operation and number into
-its own slot of a memory-mapped file, and a side process (the launcher) reads them. Nothing is sent, no lock is
-taken: the writer brackets its record with two equal version numbers (a sequence lock) and a checksum, and a reader
-that finds them different reads again.
+A rank that waits for ever cannot say for what. So before each collective it writes axis, operation and number
+into its own slot of a memory-mapped file, and a side process (the launcher) reads them. Nothing is sent, no
+lock is taken: the writer brackets its record with two equal version numbers (a sequence lock) and a checksum,
+and a reader that finds them different reads again.
 """
 
 from __future__ import annotations
@@ -29,9 +29,10 @@ assert _TAIL + _VERSION.size <= SLOT_BYTES
 class LastCall(NamedTuple):
     """The last thing that a rank wrote.
 
-    ``inside`` is true from the call until its completion is known; ``time_s`` is ``time.monotonic`` of the change;
-    ``version`` grows with each write, so two reads with equal versions mean that nothing happened between them.
-    A rank that has not written yet has ``version`` 0; a record that stayed half-written has ``torn`` set.
+    ``inside`` is true from the call until its completion is known; ``time_s`` is ``time.monotonic`` of the
+    change; ``version`` grows with each write, so two reads with equal versions mean that nothing happened
+    between them. A rank that has not written yet has ``version`` 0; a record that stayed half-written has
+    ``torn`` set.
     """
 
     rank: int
@@ -144,5 +145,5 @@ def parse(raw: bytes, rank: int) -> LastCall:
     if head != tail or zlib.crc32(body) != _CRC.unpack_from(raw, _CHECK)[0]:
         return LastCall(rank, torn=True)
     owner, step, seq, inside, time_s, op, axis, group = _RECORD.unpack(body)
-    text = [name.rstrip(b"\0").decode(errors="replace") for name in (op, axis, group)]
-    return LastCall(owner, step, seq, *text, inside, time_s, head)
+    op, axis, group = (name.rstrip(b"\0").decode(errors="replace") for name in (op, axis, group))
+    return LastCall(owner, step, seq, op, axis, group, inside, time_s, head)

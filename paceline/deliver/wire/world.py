@@ -1,14 +1,16 @@
 """A rank joins its world: the store, the process groups, their names.
 
-Title of the hard why: *no port is open to another host*. A torch store listens on every interface unless it is
-given a socket, and gloo listens on whatever the host's name resolves to. So the launcher binds the store's socket to
-127.0.0.1 before it starts anybody (which also ends the race for a free port), rank 0 serves on that very socket,
-and gloo's device is made for 127.0.0.1. Keys are prefixed by the attempt, so a restart never meets the dead.
+Title of the hard why: *no port is open to another host*. A torch store listens on every interface unless it
+is given a socket, and gloo listens on whatever the host's name resolves to. So the launcher binds the store's
+socket to 127.0.0.1 before it starts anybody (which also ends the race for a free port), rank 0 serves on that
+very socket, and gloo's device is made for 127.0.0.1. Keys are prefixed by the attempt, so a restart never
+meets the dead.
 """
 
 from __future__ import annotations
 
 import time
+import zlib
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Protocol
@@ -56,8 +58,9 @@ class World:
         self._groups_of: dict[str, int] = {}
 
     def name_axis(self, group: dist.ProcessGroup | None, axis: str) -> None:
-        """Calls on ``group`` are booked under ``axis`` from now on. A group that spans the world may be shared by
-        two names of torch's (a one-dimensional mesh reuses the default group): the last name counts."""
+        """Calls on ``group`` are booked under ``axis`` from now on. A group that spans the world may be
+        shared by two names of torch's (a one-dimensional mesh reuses the default group): the last name
+        counts."""
         wire = group if group is not None else dist.group.WORLD
         if not isinstance(wire, Wire):
             raise TypeError(f"{wire!r} was not made by the wire")
@@ -121,10 +124,9 @@ def open_world(seat: Seat, device_type: str, recorder: CallRecorder, timeout_s: 
     """Joins the world; returns when each rank is there.
 
     Args:
-        seat: rank, world size, and where the store is. Rank 0 serves the store on ``store_fd``, a listening socket.
-        device_type: ``cpu`` (gloo) or ``cuda`` (nccl, and gloo for tensors in host memory).
-        recorder: gets every call of every group.
-        timeout_s: for the meeting, and for each collective.
+        seat: rank, world size, and where the store is. Rank 0 serves the store on ``store_fd``, a listening
+        socket. device_type: ``cpu`` (gloo) or ``cuda`` (nccl, and gloo for tensors in host memory). recorder:
+        gets every call of every group. timeout_s: for the meeting, and for each collective.
 
     Raises:
         Failed: 30, naming the ranks that did not come within ``timeout_s``.
@@ -163,7 +165,6 @@ def open_world(seat: Seat, device_type: str, recorder: CallRecorder, timeout_s: 
 
 
 def _meet(seat: Seat, timeout_s: float) -> dist.TCPStore:
-    timeout = timedelta(seconds=timeout_s)
     serves = seat.rank == 0
     if serves and seat.store_fd is None:
         raise ValueError("rank 0 serves the store on a socket that was bound before; its seat has none")
@@ -172,10 +173,10 @@ def _meet(seat: Seat, timeout_s: float) -> dist.TCPStore:
             seat.store_host,
             seat.store_port,
             seat.world_size,
-            serves,
-            timeout=timeout,
+            is_master=serves,
+            timeout=timedelta(seconds=timeout_s),
             wait_for_workers=False,
-            **({"master_listen_fd": seat.store_fd} if serves else {}),
+            master_listen_fd=seat.store_fd if serves else None,
         )
     except dist.DistError as error:
         raise _missing([0], seat, timeout_s, str(error).splitlines()[0]) from error
@@ -223,13 +224,15 @@ def compact(ranks: Sequence[int]) -> str:
     if len(ranks) > 2 and step > 0 and ranks == list(range(ranks[0], ranks[-1] + 1, step)):
         return f"{ranks[0]}-{ranks[-1]}" + (f":{step}" if step > 1 else "")
     text = ",".join(map(str, ranks))
-    return text if len(text) <= 40 else f"{','.join(map(str, ranks[:4]))},…{ranks[-1]} ({len(ranks)})"
+    if len(text) <= 40:
+        return text
+    return f"{ranks[0]},{ranks[1]},…{ranks[-1]} ({len(ranks)}, {zlib.crc32(text.encode()):08x})"
 
 
 def _gloo(store: dist.Store, rank: int, size: int, timeout: timedelta) -> tuple[Any, Any]:
     from torch._C._distributed_c10d import ProcessGroupGloo
 
-    options = ProcessGroupGloo._Options()
+    options: Any = getattr(ProcessGroupGloo, "_Options")()  # noqa: B009 (the stub calls it Options)
     options._timeout = timeout
     options._devices = [ProcessGroupGloo.create_device(hostname=LOOPBACK, lazy_init=False)]
     return dist.ProcessGroup.BackendType.GLOO, ProcessGroupGloo(store, rank, size, options)

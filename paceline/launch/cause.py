@@ -1,0 +1,141 @@
+"""Why a run ended: errors of ranks in one form, and which of several is the first cause.
+
+When one rank fails the others fail too, a moment later and for no reason of their own: they lose a peer, or
+wait for it until a time-out. So the causes are ordered by what they can tell, and by time only among equals.
+"""
+
+from __future__ import annotations
+
+import signal
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+
+from paceline.deliver.wire.lost import explain, is_second_hand
+from paceline.deliver.wire.slot import LastCall
+from paceline.ledger.outcome import Exit, Failed, PacelineError
+
+_OUTSIDE = ("site-packages", "dist-packages", "lib/python3", "<frozen", "<string")
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """One reason for the end.
+
+    Attributes:
+        rank: whose.
+        error: in the five fields.
+        died: the process ended without a word.
+    """
+
+    rank: int
+    error: PacelineError
+    died: bool = False
+
+    @property
+    def weight(self) -> int:
+        """Smaller tells more: a death, then an error of the rank's own, then the echo of another's."""
+        if self.died:
+            return 0
+        return 2 if is_second_hand(self.error) else 1
+
+
+def first_cause(causes: list[Cause]) -> Cause:
+    """The one to show. ``causes`` in the order of arrival; of equals the first, of missing peers the lowest
+    rank's.
+
+    Rank 0 serves the meeting, so it alone always knows who is missing; the others may only see that it left.
+    """
+    missing = [cause for cause in causes if cause.error.exit_code == Exit.PEERS]
+    if len(missing) == len(causes):
+        return min(causes, key=lambda cause: cause.rank)
+    return min(causes, key=lambda cause: cause.weight)
+
+
+def from_exception(error: BaseException, rank: int, host: str, world_size: int) -> PacelineError:
+    """What a rank raised, in our form: ours as it is, out of memory 23, a lost peer 58, anything else 1."""
+    if isinstance(error, PacelineError):
+        return error
+    place = line_of(error)
+    words = f"{type(error).__name__}: {error}".strip().splitlines()[0]
+    if _is_out_of_memory(error):
+        return Failed(
+            f"rank {rank} ran out of memory",
+            exit_code=Exit.DEVICE_MEMORY,
+            seen=words,
+            rule="weights, gradients, optimizer state and activations of a rank fit its device",
+            use=f"--layout fsdp={max(2, world_size)},mbs=1",
+            where=place,
+        )
+    if isinstance(error, RuntimeError) and (explained := explain(error, f"a collective of rank {rank}")):
+        return explained
+    return Failed(
+        f"rank {rank} on {host} raised {words}",
+        exit_code=Exit.FAULT,
+        seen=words,
+        rule="a rank ends by returning",
+        use=f"paceline logs RUN --rank {rank}   (the traceback; report it, if the code is not yours)",
+        where=place,
+    )
+
+
+def from_death(rank: int, host: str, code: int | None) -> Failed:
+    """A rank whose process ended without a result and without an error."""
+    if code is not None and code < 0:
+        name = _signal_name(-code)
+        message, seen = f"rank {rank} on {host} was killed by {name}", f"signal {-code}"
+        if code == -signal.SIGKILL:
+            seen += "; if nobody sent it, the kernel did, out of host memory (dmesg)"
+    else:
+        message, seen = f"rank {rank} on {host} ended without a result", f"exit code {code}"
+    return Failed(
+        message,
+        exit_code=Exit.RANK_DIED,
+        seen=seen,
+        rule="each rank lives until the run ends",
+        use=f"paceline train JOB --resume   (log: paceline logs RUN --rank {rank})",
+    )
+
+
+def from_hang(calls: list[LastCall], quiet_s: float, limit_s: float) -> Failed:
+    """No rank has moved: names who is waited for, and in which collective the others wait."""
+    waiting = [call for call in calls if call.inside]
+    if not waiting:
+        late, where = calls, "no collective is open"
+    else:
+        most = max(waiting, key=lambda c: sum((o.group, o.seq) == (c.group, c.seq) for o in waiting))
+        late = [call for call in calls if (call.group, call.seq, call.op) != (most.group, most.seq, most.op)]
+        where = f"{most.op} #{most.seq} on {most.axis} ({most.group}), step {most.step}"
+    names = ", ".join(str(call.rank) for call in late) or "none"
+    return Failed(
+        f"collective hung: {where}; waiting for rank {names}"
+        if waiting
+        else f"every rank stands still: {where}",
+        exit_code=Exit.HUNG,
+        seen="\n".join(str(call) for call in (*late, *[c for c in waiting if c not in late])[:9]),
+        rule=f"restart.hang_timeout: some rank moves within {limit_s:g} s (none did for {quiet_s:.1f} s)",
+        use=f"paceline logs RUN --rank {late[0].rank if late else 0}   (its stack); then --resume",
+    )
+
+
+def line_of(error: BaseException) -> str:
+    """``file.py:12`` of the innermost line that is neither torch's nor the standard library's."""
+    frames = traceback.extract_tb(error.__traceback__)
+    ours = [frame for frame in frames if not any(part in frame.filename for part in _OUTSIDE)]
+    if not (ours or frames):
+        return ""
+    frame = (ours or frames)[-1]
+    return f"{Path(frame.filename).name}:{frame.lineno}"
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return True
+    return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
