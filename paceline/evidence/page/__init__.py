@@ -1,0 +1,1 @@
+"""How a page looks: escaping, numbers, charts, style. Knows nothing of runs."""
