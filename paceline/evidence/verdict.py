@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from paceline.evidence.facts import Facts, finite
-from paceline.evidence.page.numbers import clock, figures, percent, seconds
+from paceline.evidence.page.numbers import clock, figures, grouped, percent, seconds
 from paceline.evidence.waste import phase_shares, waste_rows
 from paceline.ledger.outcome import MEANING, Exit
 
