@@ -1,25 +1,25 @@
 """Accelerators, hosts and links as values, and the cluster names of interface §5.
 
-``8xH100-SXM-80GB``, ``64x8xH100-SXM-80GB``, ``p5.48xlargex4``, ``FILE.toml`` and ``this``. The data sheets are the
-TOML files of ``catalog/``; each figure has its source and date there. What a machine really is, is probed elsewhere
-(``launch/machine.py``) and handed in as a :class:`Cluster`; what it really reaches is measured (``measured.py``).
+``8xH100-SXM-80GB``, ``64x8xH100-SXM-80GB``, ``p5.48xlargex4``, ``FILE.toml``, ``this``. The data sheets
+are the TOML files of ``catalog/``; each figure has its source and date there. What a machine really is,
+is probed elsewhere (``launch/machine.py``) and handed in as a :class:`Cluster`; what it reaches is
+measured.
 """
 
 from __future__ import annotations
 
-import difflib
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn
 
-from paceline.job.quantities import QuantityError, parse_bytes, parse_duration, parse_rate
 from paceline.ledger.outcome import Exit, Refused
 
 GB, TERA = 1e9, 1e12
+VISIBLE_BYTES = 0.99 * 2**30
+"""Of a "GB" of device memory on a data sheet: an 80 GB device shows 79 GiB, a 141 GB one 140."""
 CATALOG = Path(__file__).parent / "catalog"
 
 
@@ -111,6 +111,8 @@ def catalogue() -> dict[str, Accelerator]:
 
 
 def _sheet(path: Path) -> dict[str, Accelerator]:
+    import tomllib
+
     data = tomllib.loads(path.read_text(encoding="utf-8"))
     return {
         name: _accelerator(name, data["vendor"], row) for name, row in data.items() if isinstance(row, dict)
@@ -124,7 +126,7 @@ def _accelerator(name: str, vendor: str, row: Mapping[str, Any]) -> Accelerator:
         vendor=vendor,
         peak_flops={k: v * TERA for k, v in row.get("peak_tflops", {}).items()},
         matmul_flops={k: v * TERA for k, v in row.get("measured_matmul_tflops", {}).items()},
-        memory_bytes=int(row.get("memory_gb", 0) * GB),
+        memory_bytes=int(row.get("memory_gb", 0) * VISIBLE_BYTES),
         memory_bytes_per_s=row.get("memory_tb_per_s", 0) * TERA,
         link=row.get("link", ""),
         link_bytes_per_s=row.get("link_gb_per_s", 0) * GB,
@@ -139,6 +141,8 @@ def _accelerator(name: str, vendor: str, row: Mapping[str, Any]) -> Accelerator:
 @cache
 def shapes() -> dict[str, str]:
     """Machine shapes of clouds: name → ``DEVICESxACCELERATOR``."""
+    import tomllib
+
     return dict(tomllib.loads((CATALOG / "shapes.toml").read_text(encoding="utf-8"))["shapes"])
 
 
@@ -239,6 +243,8 @@ def _find(text: str, whole: str, where: str) -> Accelerator:
             where,
             allowed=", ".join(fits),
         )
+    import difflib
+
     near = difflib.get_close_matches(wanted, names, n=1, cutoff=0.3) or ["h100-sxm-80gb"]
     rule = "the accelerator is one of the catalogue (`paceline cluster list`)"
     _refuse(f"{text} is not in the catalogue", whole, rule, _put(whole, text, [names[near[0]]]), where)
@@ -250,6 +256,8 @@ def _put(whole: str, text: str, names: list[str]) -> str:
 
 
 def _from_file(path: Path, this: Cluster | None, where: str) -> Cluster:
+    import tomllib
+
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -272,6 +280,9 @@ def with_keys(cluster: Cluster, table: Mapping[str, Any], where: str = "") -> Cl
     if table.get("accelerator"):
         sheet = _find(str(table["accelerator"]), str(table["accelerator"]), where)
         cluster = of_accelerator(cluster.name, cluster.hosts, cluster.devices, sheet)
+    # Why late: the job's package costs a tenth of a second, and a catalogue name needs none of it.
+    from paceline.job.quantities import QuantityError, parse_bytes, parse_duration, parse_rate
+
     link, latency = table.get("link") or {}, table.get("latency") or {}
     readers: list[tuple[str, str, Any, Any]] = [
         ("hosts", "hosts", table.get("hosts"), int),

@@ -6,8 +6,8 @@ value with its printing and arithmetic is ``layout.py``. All errors are exit 2.
 
 from __future__ import annotations
 
-import difflib
 import re
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from paceline.ledger.outcome import Exit, Refused
@@ -188,7 +188,7 @@ def _unknown(name: str, item: str, value: str, text: str, where: str) -> NoRetur
         _refuse(text, f"{name} is not set in a layout", NOT_SET[key], _without(text, item) or "single", where)
     ours, why = FOREIGN.get(key, ("", ""))
     if not ours:
-        near = difflib.get_close_matches(key, [*AXES, *OPTIONS], n=1, cutoff=0.5)
+        near = _close(key, [*AXES, *OPTIONS], n=1, cutoff=0.5)
         ours = near[0] if near else ""
         why = "axes and options are " + " ".join([*AXES, *OPTIONS])
     number = value if value.isdigit() or value == "auto" else "2"
@@ -232,7 +232,7 @@ def _integer(name: str, value: str, item: str, text: str, where: str) -> int:
     what = "auto or a whole number" if name in AXES else "a whole number"
     rule = f"{name} is {what} from 1 to {LARGEST}"
     fixed = f"{name}={LARGEST if digits and len(value.lstrip('0')) > 6 else 1}"
-    close = difflib.get_close_matches(value.lower(), ["auto"], n=1) if name in AXES else []
+    close = _close(value.lower(), ["auto"], n=1) if name in AXES else []
     fixed = f"{name}=auto" if close else fixed
     _refuse(text, f"{item} is not possible", rule, _plain(_swap(text, item, fixed)), where)
 
@@ -247,7 +247,7 @@ def _kind(name: str, kind: str, item: str, text: str, where: str) -> str:
     words = KINDS[name]
     bare = re.sub(r"[-_]", "", kind.lower())
     same = [w for w in words if w.replace("-", "") == bare or w[-1:] == kind]
-    near = same or difflib.get_close_matches(kind.lower(), words, n=1, cutoff=0.3) or [words[0]]
+    near = same or _close(kind.lower(), words, n=1, cutoff=0.3) or [words[0]]
     rule = f"{name} may be followed by :" + " :".join(words)
     _refuse(text, f"`{kind}` is no kind of {name}", rule, _swap(text, item, f"{stem}:{near[0]}"), where)
 
@@ -258,7 +258,7 @@ def _word(name: str, value: str, item: str, text: str, where: str) -> str:
         return value
     yes, no = ("on", "off") if name == "compile" else (words[-1], "none")
     meant = {"true": yes, "on": yes, "1": yes, "false": no, "off": no, "0": no}.get(value.lower())
-    near = [meant] if meant else difflib.get_close_matches(value.lower(), words, n=1, cutoff=0.3)
+    near = [meant] if meant else _close(value.lower(), words, n=1, cutoff=0.3)
     fixed = _swap(text, item, f"{name}={near[0] if near else words[0]}")
     _refuse(text, f"{item} is not possible", f"{name} is one of {' '.join(words)}", fixed, where)
 
@@ -289,6 +289,12 @@ def _drop_second(text: str, name: str) -> str:
         again = _key(item) == name and any(_key(k) == name for k in kept)
         kept += [] if again else [item]
     return ",".join(kept)
+
+
+def _close(word: str, words: Sequence[str], n: int = 1, cutoff: float = 0.6) -> list[str]:
+    import difflib  # only a mistake pays for it
+
+    return difflib.get_close_matches(word, words, n=n, cutoff=cutoff)
 
 
 def _key(item: str) -> str:

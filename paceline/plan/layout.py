@@ -116,7 +116,8 @@ class Layout:
     @property
     def open(self) -> bool:
         """Whether something is still the planner's: ``auto``, or a degree written ``auto``."""
-        return self.auto or any(getattr(self, axis) == AUTO for axis in AXES)
+        known = self.dp and self.fsdp and self.tp and self.pp and self.cp and self.ep and self.etp
+        return self.auto or not known
 
     @property
     def world_size(self) -> int:

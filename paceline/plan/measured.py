@@ -1,16 +1,16 @@
-"""What this machine was measured to reach: the file that ``recipes/measure.py`` writes and the planner reads.
+"""What this machine was measured to reach: the file that ``recipes/measure.py`` writes and plan reads.
 
-The file is plain JSON in the cache folder, one a machine. It is never required: without it the planner takes the
-catalogue with a wide interval and says so. A file of another machine or another schema is not used.
+The file is plain JSON in the cache folder, one a machine. It is never required: without it the planner
+takes the catalogue with a wide interval and says so. A file of another machine or another schema is not
+used.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,8 @@ SCHEMA = 1
 
 def machine_key(cpu_model: str, cores: int, memory_bytes: int) -> str:
     """The name of a machine's measurement: CPU model, cores, and memory rounded to GiB."""
+    import hashlib
+
     text = f"{cpu_model.strip()}|{cores}|{round(memory_bytes / 2**30)}"
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -30,15 +32,17 @@ def measurement_path(cache: Path, key: str) -> Path:
 
 @dataclass(frozen=True)
 class Measured:
-    """A measurement file. Every row says under which threads (a process) and simultaneous processes it was taken.
+    """A measurement file. Every row says with how many threads and simultaneous processes it was taken.
 
     Attributes:
         matmul: precision, size, threads, processes, flops_per_s (of one process).
         stream: threads, processes, bytes_per_s (of one process; reads and writes).
         optimizer: threads, processes, parameters_per_s (of one process; fused AdamW).
-        blocks: a real decoder: its widths, precision, sequence_length, mbs, threads, processes, and seconds of
-            forward and backward of one block (``layer_s``) and of everything outside the blocks (``outer_s``).
-        collectives: op, ranks, bytes (full message, formulas §2.3), seconds.
+        blocks: a real decoder: its widths, precision, sequence_length, mbs, threads, processes, and the
+        seconds
+            of forward and backward of one block (``layer_s``) and of what is outside the blocks
+            (``outer_s``).
+        collectives: op, ranks, bytes (of the full message), seconds.
         dispatch_s: seconds that one block's operators cost when its tensors are tiny.
         process_bytes: resident bytes of a rank before it has a model.
     """
@@ -70,6 +74,8 @@ class Measured:
     @classmethod
     def read(cls, path: Path, key: str = "") -> Measured | None:
         """The measurement in a file; None when there is none, it is torn, or it is another machine's."""
+        import json
+
         try:
             data = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError):
@@ -123,7 +129,7 @@ def interpolate(points: Sequence[tuple[float, float]], x: float, *, extend: bool
         return line[0][1]
     if x >= line[-1][0]:
         return line[-1][1] * (x / line[-1][0] if extend else 1.0)
-    for (x0, y0), (x1, y1) in zip(line, line[1:], strict=False):
+    for (x0, y0), (x1, y1) in pairwise(line):
         if x <= x1:
             part = math.log(x / x0) / math.log(x1 / x0)
             return math.exp(math.log(y0) + part * (math.log(y1) - math.log(y0)))
@@ -137,7 +143,7 @@ def fastest_precision(measured: Measured | None, *, cuda: bool = False) -> str:
     """
     if cuda:
         return "bf16"
-    rates = {}
+    rates: dict[str, float] = {}
     for row in measured.matmul if measured else []:
         best = rates.get(row["precision"], 0.0)
         rates[row["precision"]] = max(best, row["flops_per_s"])

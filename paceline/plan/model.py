@@ -1,11 +1,12 @@
 """Widths and depth of our decoder → parameters, FLOPs and activation bytes. Arithmetic, no torch.
 
-The parameter count is exact. FLOPs follow ``CONVENTION``. Activation bytes are those that autograd keeps for our
-own decoder in eager mode, tensor by tensor (``tests/plan/test_model.py`` holds them to a traced forward); attention
-runs through SDPA's flash-like kernels, so there is no term in the square of the sequence.
+The parameter count is exact. FLOPs follow ``CONVENTION``. Activation bytes are those that autograd keeps
+for our own decoder in eager mode, tensor by tensor (``tests/plan/test_model.py`` holds them to a traced
+forward); attention runs through SDPA's flash-like kernels, so there is no term in the square of the
+sequence.
 
-Legend: h hidden, q query width (heads · head_dim), k key/value width, f feed-forward, V vocabulary, s sequence,
-w bytes of the compute type, W bytes of its wide type (float32, or float64 for float64).
+Legend: h hidden, q query width (heads · head_dim), k key/value width, f feed-forward, V vocabulary, s
+sequence, w bytes of the compute type, W bytes of its wide type (float32, or float64 for float64).
 """
 
 from __future__ import annotations
@@ -13,7 +14,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-CONVENTION = "6 FLOPs a multiply-add weight (forward + backward), embedding lookup 0, causal attention half (6·q·s), no recompute"
+CONVENTION = (
+    "6 FLOPs a multiply-add weight (forward and backward), embedding lookup 0, "
+    "causal attention half (6·q·s), recompute not counted"
+)
 """How FLOPs are counted here; the manifest repeats it beside every MFU."""
 
 COMPUTE_BYTES = {"bf16": 2, "fp32": 4, "fp64": 8}
@@ -73,7 +77,7 @@ class Parameters:
 
 
 def parameters(widths: Widths) -> Parameters:
-    """Exact counts of ``compute/models/decoder.py``: q, k, v (with bias where asked for), o, gate, up, down."""
+    """Exact counts of ``compute/models/decoder.py``: q, k, v (bias where asked for), o, gate, up, down."""
     h, q, k = widths.hidden_size, query_width(widths), key_width(widths)
     bias = q + 2 * k if widths.attention_bias else 0
     return Parameters(
@@ -117,9 +121,9 @@ def flops_per_token(widths: Widths, sequence_length: int) -> int:
 def layer_activation_bytes(widths: Widths, precision: str) -> int:
     """Bytes that one block keeps for backward, for one token.
 
-    float32: the two norms keep input and normed value (4h) and feed their output to the projections (2h); rotated
-    q and the attention output (2q), k and v (2k); gate, up, silu(gate) and the product (4f); log-sum-exp and the
-    norms' scales in the wide type. bfloat16: the norms keep a float32 input.
+    float32: the two norms keep input and normed value (4h) and feed their output to the projections (2h);
+    rotated q and the attention output (2q), k and v (2k); gate, up, silu(gate) and the product (4f);
+    log-sum-exp and the norms' scales in the wide type. bfloat16: the norms keep a float32 input.
     """
     h, q, k = widths.hidden_size, query_width(widths), key_width(widths)
     w, wide = COMPUTE_BYTES[precision], WIDE_BYTES[precision]
@@ -146,8 +150,8 @@ def cast_weight_bytes(widths: Widths, precision: str) -> int:
 def peak_activation_bytes(widths: Widths, precision: str, tokens: int) -> int:
     """The largest sum of activations that lives at once for a micro-batch of ``tokens``.
 
-    It is reached where backward begins: everything kept, plus the two gradients of the logits in the wide type; or,
-    with a small vocabulary, in the first block's backward with its own gradients.
+    It is reached where backward begins: everything kept, plus the two gradients of the logits in the wide
+    type; or, with a small vocabulary, in the first block's backward with its own gradients.
     """
     w, wide = COMPUTE_BYTES[precision], WIDE_BYTES[precision]
     kept = widths.num_hidden_layers * layer_activation_bytes(widths, precision)

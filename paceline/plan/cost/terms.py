@@ -1,0 +1,103 @@
+"""What a layout is asked to do, and what an axis adds to a step: the values that cost files pass around."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from paceline.plan.layout import Layout
+from paceline.plan.model import COMPUTE_BYTES, MASTER_BYTES, Parameters, Widths, parameters
+
+OPTIMIZER_STATES = {"adamw": 2, "sgd": 1}
+
+
+@dataclass(frozen=True)
+class Work:
+    """The mathematics of one step: the same on every layout.
+
+    Attributes:
+        global_batch: sequences a step. reduce_bytes: of a gradient element while it is reduced.
+        optimizer_states: numbers kept for each parameter, in the master type.
+    """
+
+    widths: Widths
+    sequence_length: int
+    global_batch: int
+    precision: str
+    reduce_bytes: int = 4
+    optimizer_states: int = 2
+    count: Parameters = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "count", parameters(self.widths))
+
+    @property
+    def weight_bytes(self) -> int:
+        """Of a weight where it is used."""
+        return COMPUTE_BYTES[self.precision]
+
+    @property
+    def master_bytes(self) -> int:
+        return MASTER_BYTES[self.precision]
+
+    @property
+    def gradient_bytes(self) -> int:
+        """Of a gradient element on the wire."""
+        return 8 if self.precision == "fp64" else self.reduce_bytes
+
+
+@dataclass(frozen=True)
+class Delivered:
+    """Communication of one rank in a step: seconds in all, seconds that compute does not hide, bytes sent."""
+
+    total_s: float = 0.0
+    exposed_s: float = 0.0
+    sent_bytes: float = 0.0
+    host_s: float = 0.0
+
+    def __add__(self, other: Delivered) -> Delivered:
+        return Delivered(
+            self.total_s + other.total_s,
+            self.exposed_s + other.exposed_s,
+            self.sent_bytes + other.sent_bytes,
+            self.host_s + other.host_s,
+        )
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """One layout's predicted step, before uncertainty.
+
+    Attributes:
+        seconds: compute, deliver (exposed), update, host; their sum is the step. ``hidden_s`` is
+        communication
+            that compute covers, ``padding_s`` the part of compute on rows of weight zero: neither adds to it.
+        memory: bytes by purpose, of the fullest rank.
+    """
+
+    layout: Layout
+    seconds: Mapping[str, float]
+    hidden_s: float
+    padding_s: float
+    sent_bytes: float
+    memory: Mapping[str, float]
+    allocated_bytes: float
+    reserved_bytes: float
+    device_bytes: float
+
+    @property
+    def step_s(self) -> float:
+        return sum(self.seconds.values())
+
+
+def micro_batches(layout: Layout, global_batch: int) -> list[tuple[int, int]]:
+    """(rows, how many such micro-batches) of one data rank in a step; the last may be smaller."""
+    rows = layout.data_rows(global_batch)
+    mbs = min(layout.mbs or rows, rows)
+    whole, rest = divmod(rows, mbs)
+    return [(mbs, whole)] + ([(rest, 1)] if rest else [])
+
+
+def padding_rows(layout: Layout, global_batch: int) -> int:
+    """Rows of weight zero that fill the last data rank."""
+    return layout.data_rows(global_batch) * layout.data_degree - global_batch

@@ -1,0 +1,70 @@
+"""What would change the answer: the same question at other batches and other numbers of devices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from paceline.plan.answer import Candidate
+from paceline.plan.cluster import Cluster
+from paceline.plan.decide import Question, decide, judge
+from paceline.plan.enumerate import layouts
+from paceline.plan.layout import Layout
+from paceline.plan.measured import Measured
+from paceline.plan.speed.speeds import Speeds
+
+DOUBLINGS = 3
+
+
+def batch_crossings(question: Question, best: Candidate) -> list[str]:
+    """The nearest global batch, in halvings and doublings, at which another layout is chosen."""
+    found = []
+    chosen = best.layout.replace(mbs=None)
+    batch = question.facts.work.global_batch
+    for up in (False, True):
+        for power in range(1, DOUBLINGS + 1):
+            size = batch << power if up else batch >> power
+            if size < 1:
+                break
+            other = _best(_with_batch(question, size))
+            if other is not None and other.layout.replace(mbs=None) != chosen:
+                sign = "≥" if up else "≤"
+                found.append(f"global_batch_size {sign} {size} → {other.layout.replace(mbs=None)}")
+                break
+    return found
+
+
+def device_crossings(
+    question: Question,
+    best: Candidate,
+    measured: Measured | None,
+    speeds_of: Callable[[Cluster, Measured | None, str], Speeds],
+) -> list[str]:
+    """The answer on half the devices of a host and on twice the hosts; a CPU's cores cannot be changed."""
+    if question.cluster.is_cpu:
+        return []
+    found = []
+    chosen = best.layout.replace(mbs=None)
+    cluster = question.cluster
+    others = [(f"devices={cluster.devices // 2}", replace(cluster, devices=cluster.devices // 2))]
+    others.append((f"hosts={cluster.hosts * 2}", replace(cluster, hosts=cluster.hosts * 2)))
+    for name, other in others:
+        if other.devices < 1:
+            continue
+        speeds = speeds_of(other, measured, question.facts.work.precision)
+        answer = _best(replace(question, cluster=other, speeds=speeds))
+        if answer is not None and answer.layout.replace(mbs=None) != chosen:
+            time = f", {answer.hours[1]:.3g} h" if answer.hours else f", {answer.step_s[1]:.3g} s a step"
+            money = f", ${answer.usd:.0f}" if answer.usd is not None else ""
+            found.append(f"{name} → {answer.layout.replace(mbs=None)}{time}{money}")
+    return found
+
+
+def _with_batch(question: Question, size: int) -> Question:
+    facts = question.facts
+    return replace(question, facts=replace(facts, work=replace(facts.work, global_batch=size)))
+
+
+def _best(question: Question) -> Candidate | None:
+    judged = judge(question, layouts(question.cluster, question.facts.work, Layout(auto=True)), explain=False)
+    return decide(question, judged.candidates)[0] if judged.candidates else None

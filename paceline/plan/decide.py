@@ -1,0 +1,232 @@
+"""From layouts to a decision: price each, drop what cannot be, and go device → host → cluster.
+
+A wider scope is taken only when it is very probably better, or when the narrower one does not fit or
+would be late.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from paceline.plan import chance
+from paceline.plan.answer import GIB, Candidate, Rejection
+from paceline.plan.cluster import Cluster
+from paceline.plan.cost.step import estimate
+from paceline.plan.cost.terms import Estimate
+from paceline.plan.facts import JobFacts
+from paceline.plan.layout import Layout
+from paceline.plan.rules import Facts, first_broken, repair
+from paceline.plan.speed.speeds import Speeds
+
+SCOPES = ("device", "host", "cluster")
+SURE = 0.9
+WORTH = 0.02
+MEMORY_SIGMA = 0.08
+MOST_OOM = 0.10
+ROOM = 0.01  # of the step: what a full memory costs against an empty one, so that equals prefer room
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked of the search: the job, where, by which objective and under which limits."""
+
+    facts: JobFacts
+    cluster: Cluster
+    speeds: Speeds
+    objective: str = "time"
+    deadline_s: float | None = None
+    budget_usd: float | None = None
+    optimizer: str = "adamw"
+
+    @property
+    def rule_facts(self) -> Facts:
+        return Facts(
+            widths=self.facts.work.widths,
+            global_batch=self.facts.work.global_batch,
+            devices=self.cluster.world,
+            hosts=self.cluster.hosts,
+            cpu=self.cluster.is_cpu,
+            optimizer=self.optimizer,
+        )
+
+
+@dataclass
+class Judged:
+    """Candidates that may run, in order of the objective, and everything else with its reason."""
+
+    candidates: list[Candidate] = field(default_factory=list)
+    rejected: list[Rejection] = field(default_factory=list)
+
+
+def judge(question: Question, layouts: Iterable[Layout], *, explain: bool = True) -> Judged:
+    """Price every layout; rules, memory, deadline and budget drop some. ``explain``: look for the nearest."""
+    found = Judged()
+    too_large: list[tuple[Layout, float, float]] = []
+    facts = question.rule_facts
+    for layout in layouts:
+        broken = first_broken(layout, facts)
+        if broken is not None:
+            repaired = str(repair(layout, facts)) if explain else ""
+            found.rejected.append(Rejection(layout, "rule", 0.0, 0.0, "", repaired, broken[1]))
+            continue
+        candidate = price(question, layout)
+        limit = question.cluster.memory_of_rank(question.cluster.ranks_on_host(layout.world_size)) / GIB
+        if candidate.p_oom > MOST_OOM:
+            too_large.append((layout, candidate.memory_gib[2], limit))
+            continue
+        late = over_limits(question, candidate)
+        if late is not None:
+            found.rejected.append(late)
+        else:
+            found.candidates.append(candidate)
+    found.candidates.sort(key=lambda c: rank_key(question, c))
+    cuts = best_by_cut(found.candidates)
+    for layout, value, limit in too_large if explain else []:
+        near = nearest(layout, cuts)
+        text = f"nearest: {near.layout}" if near else "nothing fits here"
+        found.rejected.append(Rejection(layout, "memory", value, limit, "GiB", text))
+    return found
+
+
+def price(question: Question, layout: Layout) -> Candidate:
+    """A layout's predicted step, memory and money, with their uncertainty."""
+    work, cluster, speeds = question.facts.work, question.cluster, question.speeds
+    found = estimate(layout, work, speeds, cluster)
+    world = layout.world_size
+    spread = chance.sigma(found.seconds, _sigma(question, found))
+    low, mid, high = chance.interval(found.step_s, spread)
+    tokens_per_s = question.facts.tokens_per_step / mid
+    steps = question.facts.steps
+    hours = None if steps is None else (low * steps / 3600, mid * steps / 3600, high * steps / 3600)
+    price_hour = cluster.usd_per_device_hour
+    limit = cluster.memory_of_rank(cluster.ranks_on_host(world))
+    peak = speeds.peak_flops(world) * (min(world, cluster.devices) if cluster.is_cpu else world)
+    return Candidate(
+        layout=layout,
+        step_s=(low, mid, high),
+        tokens_per_s=tokens_per_s,
+        mfu=question.facts.flops_token * tokens_per_s / peak if peak else 0.0,
+        memory_gib=(found.allocated_bytes / GIB, found.reserved_bytes / GIB, found.device_bytes / GIB),
+        p_oom=chance.exceeds(found.device_bytes, limit, MEMORY_SIGMA),
+        usd=None if price_hour is None or hours is None else hours[1] * world * price_hour,
+        hours=hours,
+        terms={f"{part}_s": value for part, value in found.seconds.items()}
+        | {"hidden_s": found.hidden_s, "padding_s": found.padding_s, "sent_bytes": found.sent_bytes},
+        scope=cluster.scope(world),
+    )
+
+
+def _sigma(question: Question, found: Estimate) -> dict[str, float]:
+    """The parts' errors; compute is surer the nearer a measured block is."""
+    sigma = dict(question.speeds.sigma)
+    work = question.facts.work
+    far = getattr(question.speeds, "distance", lambda *_: math.inf)(
+        work.widths, work.sequence_length, found.layout.mbs or 1
+    )
+    if math.isfinite(far):
+        sigma["compute"] = min(0.25, sigma["compute"] * (0.7 + 0.5 * far))
+    return sigma
+
+
+def rank_key(question: Question, candidate: Candidate) -> float:
+    """What the objective makes small."""
+    limit = question.cluster.memory_of_rank(question.cluster.ranks_on_host(candidate.layout.world_size)) / GIB
+    room = 1 + ROOM * candidate.memory_gib[2] / limit if limit else 1.0
+    if question.objective == "memory":
+        return candidate.memory_gib[2] * (1 + 1e-3 * candidate.step_s[1])
+    if question.objective == "cost":
+        return candidate.step_s[1] * candidate.layout.world_size * room
+    return candidate.step_s[1] * room
+
+
+def over_limits(question: Question, candidate: Candidate) -> Rejection | None:
+    """A rejection when the run would be late or too dear at the upper end of its interval."""
+    if candidate.hours is None:
+        return None
+    hours = candidate.hours[2]
+    if question.deadline_s is not None and hours * 3600 > question.deadline_s:
+        limit = question.deadline_s / 3600
+        return Rejection(candidate.layout, "deadline", hours, limit, "h", "more devices or fewer steps")
+    if question.budget_usd is not None and candidate.usd is not None:
+        usd = candidate.usd * hours / candidate.hours[1]
+        if usd > question.budget_usd:
+            return Rejection(
+                candidate.layout, "cost", usd, question.budget_usd, "$", "fewer devices or steps"
+            )
+    return None
+
+
+def nearest(layout: Layout, candidates: Sequence[Candidate]) -> Candidate | None:
+    """The candidate most like a layout: as many ranks first, then the same axes, then the micro-batch."""
+
+    def unlike(candidate: Candidate) -> tuple[float, ...]:
+        other = candidate.layout
+        return (
+            abs(math.log(other.world_size / layout.world_size)),
+            abs(math.log(other.fsdp / layout.fsdp)) if layout.fsdp > 1 else 0.0,
+            float(other.zero != layout.zero),
+            abs(math.log((other.mbs or 1) / (layout.mbs or 1))),
+            candidate.step_s[1],
+        )
+
+    return min(candidates, key=unlike, default=None)
+
+
+def best_by_cut(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """The best micro-batch of each cut, in order; the rest are its slower siblings."""
+    seen: dict[Layout, Candidate] = {}
+    for candidate in candidates:
+        seen.setdefault(candidate.layout.replace(mbs=None), candidate)
+    return list(seen.values())
+
+
+def decide(question: Question, candidates: Sequence[Candidate]) -> tuple[Candidate, dict[str, Candidate]]:
+    """The chosen candidate, and the best of each scope; ``candidates`` is not empty and in order."""
+    scopes: dict[str, Candidate] = {}
+    for candidate in candidates:
+        scopes.setdefault(candidate.scope, candidate)
+    ordered = [scopes[scope] for scope in SCOPES if scope in scopes]
+    best = ordered[0]
+    for wider in ordered[1:]:
+        if _better(question, wider, best):
+            best = wider
+    return best, {scope: scopes[scope] for scope in SCOPES if scope in scopes}
+
+
+def _better(question: Question, wider: Candidate, best: Candidate) -> bool:
+    gain = 1 - rank_key(question, wider) / rank_key(question, best)
+    if gain < WORTH:
+        return False
+    return question.objective == "memory" or chance_faster(question, wider, best) >= SURE
+
+
+def chance_faster(question: Question, a: Candidate, b: Candidate) -> float:
+    """Probability that ``a`` beats ``b``: in seconds, or in device-seconds when cost is the objective."""
+    weigh = question.objective == "cost"
+    parts = [
+        {p: c.terms[f"{p}_s"] * (c.layout.world_size if weigh else 1) for p in chance.PARTS} for c in (a, b)
+    ]
+    return chance.faster(parts[0], parts[1], question.speeds.sigma)
+
+
+def verdicts(question: Question, best: Candidate, others: Sequence[Candidate]) -> list[Candidate]:
+    """The candidates with their verdict: chosen, tied with 1, slower or another scope not needed."""
+    told = []
+    for candidate in others:
+        if candidate.layout == best.layout:
+            told.append(replace(candidate, verdict="chosen"))
+            continue
+        p = chance_faster(question, candidate, best)
+        word = "dearer" if question.objective == "cost" else "slower"
+        if question.objective == "memory":
+            verdict = "larger" if candidate.memory_gib[2] > best.memory_gib[2] else "smaller, wider scope"
+        elif p >= 0.1:
+            verdict = f"tied with 1 ({p:.0%} to be {'cheaper' if word == 'dearer' else 'faster'})".replace(
+                "%", " %"
+            )
+        else:
+            verdict = word
+        told.append(replace(candidate, verdict=verdict))
+    return told

@@ -1,0 +1,263 @@
+"""Phase 1: which layout, and whether to distribute at all (DESIGN §2). Arithmetic only.
+
+Enumerate, price, drop what cannot be, decide device → host → cluster, and say why every alternative was
+not taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from paceline.ledger.outcome import Exit, Refused
+from paceline.plan import rules
+from paceline.plan.answer import GIB, Candidate, Plan, Rejection
+from paceline.plan.cluster import Cluster, parse_cluster, with_keys
+from paceline.plan.crossings import batch_crossings, device_crossings
+from paceline.plan.decide import (
+    Judged,
+    Question,
+    best_by_cut,
+    decide,
+    judge,
+    nearest,
+    price,
+    rank_key,
+    verdicts,
+)
+from paceline.plan.enumerate import layouts, with_micro_batches
+from paceline.plan.facts import job_facts
+from paceline.plan.layout import Layout
+from paceline.plan.measured import Measured
+from paceline.plan.reasons import bare, objective, reason, wins_when
+from paceline.plan.speed.cpu import CpuSpeeds
+from paceline.plan.speed.gpu import GpuSpeeds
+from paceline.plan.speed.speeds import Speeds
+
+if TYPE_CHECKING:
+    from paceline.job import Job
+
+
+def plan(
+    job: Job,
+    *,
+    cluster: Cluster,
+    measured: Measured | None,
+    layout: str | Layout = "auto",
+    top: int = 5,
+    tokens: int | None = None,
+    vocab_size: int | None = None,
+    what_if: Mapping[str, Sequence[Any]] | None = None,
+    where: str = "--layout",
+) -> Plan:
+    """Choose a layout for a job on a cluster.
+
+    Args:
+        job: the job, with every key.
+        cluster: where it would run (``cluster.parse_cluster``, ``launch.machine``); the job's own
+        ``[cluster]``
+            keys are applied on top.
+        measured: what ``recipes/measure.py`` measured on this machine; None = the catalogue, and said so.
+        layout: ``auto``, or the layout to price; its micro-batch is chosen when it is not given.
+        top: how many candidates are listed.
+        tokens: of one epoch, when the data is prepared; else bytes / 4 is assumed and said.
+        vocab_size: the tokenizer's, when it exists.
+        what_if: job keys and values to ask about (``cluster.`` may be left out).
+
+    Raises:
+        Refused: exit 10 or 2 for a layout that the rule book refuses, 11 when nothing fits in memory, 12
+        when no
+            layout meets the deadline or the budget; each with the nearest.
+    """
+    question = _question(job, cluster, measured, tokens, vocab_size)
+    wanted = layout if isinstance(layout, Layout) else Layout.parse(layout, where)
+    rules.check(wanted, question.rule_facts, where)
+    wanted = wanted.resolve(question.cluster.world)
+    judged = judge(question, layouts(question.cluster, question.facts.work, wanted))
+    if not judged.candidates:
+        _nothing(question, judged, wanted, where)
+    best, scopes = decide(question, judged.candidates)
+    listed = best_by_cut(judged.candidates)
+    shown = [best, *[c for c in listed if c.layout != best.layout]][: max(1, top)]
+    told = verdicts(question, best, shown)
+    judged.rejected.extend(_slower(question, best, judged.candidates, shown))
+    crossovers = [] if not wanted.auto else _crossovers(job, question, measured, best)
+    disk = _disk(job, question)
+    return Plan(
+        job=job,
+        facts=question.facts,
+        cluster=question.cluster,
+        objective=question.objective,
+        best=told[0],
+        candidates=told,
+        rejected=judged.rejected,
+        scopes=scopes,
+        reason=reason(question, best, scopes, judged, wanted),
+        shortcut=_shortcut(question, best),
+        crossovers=crossovers,
+        assumed=[*question.facts.assumed, *question.speeds.assumed],
+        disk=disk,
+        what_if=[
+            row
+            for key, values in (what_if or {}).items()
+            for row in _what_if(job, question, measured, key, values)
+        ],
+        measured_at=measured.at if measured and question.cluster.is_cpu else "",
+    )
+
+
+def _question(
+    job: Job, cluster: Cluster, measured: Measured | None, tokens: int | None, vocab_size: int | None
+) -> Question:
+    table = job.cluster
+    own = {
+        name: getattr(table, name)
+        for name in ("hosts", "devices", "accelerator", "memory", "usd_per_device_hour")
+    }
+    own |= {
+        "link": {"intra": table.link.intra, "inter": table.link.inter},
+        "latency": {"inter": table.latency.inter},
+    }
+    cluster = with_keys(cluster, own, "[cluster]")
+    if cluster.measured is not None:
+        measured = Measured.from_dict(cluster.measured) or measured
+    facts = job_facts(
+        job, cluster, measured if cluster.visible or cluster.measured else None, tokens, vocab_size
+    )
+    return Question(
+        facts=facts,
+        cluster=cluster,
+        speeds=speeds_of(cluster, measured, facts.work.precision),
+        objective=job.layout.objective,
+        deadline_s=job.layout.deadline,
+        budget_usd=job.layout.budget_usd,
+        optimizer=job.optimizer.name,
+    )
+
+
+def speeds_of(cluster: Cluster, measured: Measured | None, precision: str) -> Speeds:
+    """How fast the ranks of a cluster are; a measurement counts only for the machine that it was taken on."""
+    if not cluster.is_cpu:
+        return GpuSpeeds(cluster, precision)
+    return CpuSpeeds(cluster, measured if cluster.visible or cluster.measured else None, precision)
+
+
+def _slower(
+    question: Question, best: Candidate, candidates: Sequence[Candidate], shown: Sequence[Candidate]
+) -> list[Rejection]:
+    listed = {c.layout for c in shown}
+    unit = {"memory": "GiB", "cost": "device-s a step"}.get(question.objective, "s a step")
+    found = []
+    for candidate in candidates:
+        if candidate.layout in listed:
+            continue
+        kind = "cost" if question.objective == "cost" else "slower"
+        value, limit = objective(question, candidate), objective(question, best)
+        found.append(Rejection(candidate.layout, kind, value, limit, unit, wins_when(candidate, best)))  # type: ignore[arg-type]
+    return found
+
+
+def _shortcut(question: Question, best: Candidate) -> str:
+    """What merely adding devices would have done: plain dp over all of them."""
+    work, world = question.facts.work, min(question.cluster.world, question.facts.work.global_batch)
+    if world == 1:
+        return "no device to add"
+    options = [price(question, cut) for cut in with_micro_batches(Layout(dp=world), work)]
+    fits = [c for c in options if c.p_oom <= 0.1]
+    if not fits:
+        least = min(options, key=lambda c: c.memory_gib[2])
+        limit = question.cluster.memory_of_rank(question.cluster.ranks_on_host(world)) / GIB
+        return f"dp={world} does not fit: {least.memory_gib[2]:.3g} GiB of {limit:.3g}"
+    least = min(fits, key=lambda c: rank_key(question, c))
+    return f"dp={world}: {least.step_s[1]:.3g} s a step against {best.step_s[1]:.3g} for {bare(best)}"
+
+
+def _crossovers(job: Job, question: Question, measured: Measured | None, best: Candidate) -> list[str]:
+    return [*batch_crossings(question, best), *device_crossings(question, best, measured, speeds_of)]
+
+
+def _disk(job: Job, question: Question) -> dict[str, int]:
+    """Checkpoint bytes and what is free where this machine writes them; refused (11) when it cannot fit."""
+    work = question.facts.work
+    one = work.count.total * work.master_bytes * (1 + work.optimizer_states)
+    kept = int(job.checkpoint.keep) + 1
+    found = {"checkpoint": one, "kept": kept, "checkpoints": one * kept}
+    if question.cluster.visible:
+        import shutil
+
+        folder = Path(job.run.root).absolute()
+        while not folder.exists():
+            folder = folder.parent
+        found["free"] = shutil.disk_usage(folder).free
+        if found["free"] < one * 2:
+            raise Refused(
+                "the checkpoints do not fit on this disk",
+                exit_code=Exit.MEMORY,
+                key="checkpoint.keep",
+                seen=f"{one / 1e9:.3g} GB a checkpoint, {found['free'] / 1e9:.3g} GB free in {folder}",
+                rule="a new checkpoint is written before an old one is removed",
+                use="run.root on a larger disk",
+            )
+    return found
+
+
+def _what_if(
+    job: Job, question: Question, measured: Measured | None, key: str, values: Sequence[Any]
+) -> list[dict[str, Any]]:
+    """The answer for each value of one key. ``cluster`` and ``devices`` are keys of the cluster."""
+    short = {"cluster": "cluster.use", "use": "cluster.use"}
+    name = short.get(key, key if "." in key else f"cluster.{key}")
+    rows = []
+    for value in values:
+        row: dict[str, Any] = {"key": name, "value": value}
+        try:
+            cluster = question.cluster
+            if name == "cluster.use":
+                this = cluster if cluster.visible else None
+                cluster = parse_cluster(str(value), this=this, where="--what-if")
+                changed = job
+            else:
+                changed = job.replace({name: value})
+            answer = plan(changed, cluster=cluster, measured=measured, top=1)
+            row |= {"layout": str(answer.layout), "step_s": answer.best.step_s[1]}
+            row |= {"hours": answer.best.hours and answer.best.hours[1], "usd": answer.best.usd}
+        except Refused as refused:
+            row |= {"refused": refused.message, "exit_code": refused.exit_code}
+        rows.append(row)
+    return rows
+
+
+def _nothing(question: Question, judged: Judged, wanted: Layout, where: str) -> NoReturn:
+    """No layout is left: say which limit binds, by how much, and what comes nearest."""
+    limits = [r for r in judged.rejected if r.kind in ("deadline", "cost")]
+    if limits:
+        _too_late(min(limits, key=lambda r: r.value / r.limit))
+    fits = [r for r in judged.rejected if r.kind == "memory"]
+    least = min(fits or judged.rejected, key=lambda r: r.value)
+    if not wanted.auto:
+        judged = judge(question, layouts(question.cluster, question.facts.work, Layout(auto=True)))
+    near = nearest(least.layout, judged.candidates)
+    seen = f"{least.layout}: {least.value:.3g} GiB of {least.limit:.3g} (the least of {len(fits)} tried)"
+    raise Refused(
+        "no layout fits in memory" if wanted.auto else f"{wanted} does not fit in memory",
+        exit_code=Exit.MEMORY,
+        key="layout.use",
+        seen=seen,
+        rule="weights, gradients, optimizer state and activations of a rank fit its device with room left",
+        use=f"--layout {near.layout}" if near else "more devices (cluster.use), or a smaller model",
+        where="" if wanted.auto else where,
+    )
+
+
+def _too_late(least: Rejection) -> NoReturn:
+    late = least.kind == "deadline"
+    more = f"{least.value * 1.05:.3g}"
+    raise Refused(
+        "no layout meets the deadline" if late else "no layout meets the budget",
+        exit_code=Exit.DEADLINE,
+        key="layout.deadline" if late else "layout.budget_usd",
+        seen=f"{least.layout}: up to {least.value:.3g} {least.unit} (90 %) of {least.limit:.3g} {least.unit}",
+        rule="the upper end of the interval lies inside the limit",
+        use=f'layout.deadline = "{more}h"' if late else f"layout.budget_usd = {more}",
+    )

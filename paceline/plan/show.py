@@ -1,0 +1,204 @@
+"""The plan as text: the table of interface §10, and the one line that ``train`` prints."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from paceline.plan.answer import GIB, Candidate, Plan, Rejection
+
+LABEL = 9
+NOTABLE = 4
+
+Column = tuple[str, Callable[[Candidate], str], bool]
+
+
+def table(plan: Plan, *, width: int = 100) -> str:
+    """The answer on one screen of ``width`` columns; columns on the right go first when it is narrow."""
+    limit = plan.cluster.memory_of_rank(plan.cluster.ranks_on_host(plan.best.layout.world_size)) / GIB
+    lines = [_job(plan), _cluster(plan), _labelled("answer", answer(plan)), ""]
+    lines += _candidates(plan, limit, width)
+    lines += ["", *_rejected(plan, width)]
+    if plan.crossovers:
+        lines.append("would change the answer   " + " · ".join(plan.crossovers))
+    lines += [f"what if  {_what_if(row)}" for row in plan.what_if]
+    if plan.assumed:
+        lines.append(_labelled("assumed", " · ".join(plan.assumed)))
+    lines.append(_labelled("disk", _disk(plan)))
+    lines.append(_labelled("next", f"paceline train {plan.facts.name}.toml --layout {plan.best.layout}"))
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def summary(plan: Plan) -> str:
+    """One line: ``single (fsdp=2 is 1.3× slower here: …) · predicts 0.41 s a step, 1.2 GiB``."""
+    why = plan.reason.partition(": ")[2] or plan.reason
+    best = plan.best
+    return (
+        f"{best.layout} ({why}) · predicts {seconds(best.step_s[1])} s a step, {best.memory_gib[2]:.1f} GiB"
+    )
+
+
+def answer(plan: Plan) -> str:
+    """The decision in a sentence, and the best of the other scopes beside it."""
+    best = plan.best
+    parts = [
+        f"{plan.reason}: {_price(best)}" if ":" not in plan.reason else f"{plan.reason} · {_price(best)}"
+    ]
+    for scope, candidate in plan.scopes.items():
+        if scope != best.scope:
+            name = {"device": "One device", "host": "One host", "cluster": "All hosts"}[scope]
+            parts.append(f"{name}: {_price(candidate)}")
+    return ". ".join(parts)
+
+
+def seconds(value: float) -> str:
+    """Two or three digits, never an exponent."""
+    if value >= 100:
+        return f"{value:.0f}"
+    return f"{value:.1f}" if value >= 10 else f"{value:.2f}" if value >= 0.1 else f"{value:.4f}"
+
+
+def grouped(value: float) -> str:
+    """Thousands apart: ``65 500``, three digits that count."""
+    if value >= 1000:
+        unit = 10 ** (len(str(int(value))) - 3)
+        value = round(value / unit) * unit
+    return f"{value:,.0f}".replace(",", " ")
+
+
+def _labelled(label: str, text: str) -> str:
+    return f"{label:<{LABEL}}{text}"
+
+
+def _job(plan: Plan) -> str:
+    facts, work = plan.facts, plan.facts.work
+    count = work.count.total
+    size = f"{count / 1e9:.2f} B" if count >= 1e9 else f"{count / 1e6:.1f} M"
+    steps = f"{facts.steps} steps" if facts.steps else "unknown length"
+    flops = facts.flops_token
+    each = f"{flops / 1e9:.1f} GFLOP/token" if flops >= 1e9 else f"{flops / 1e6:.0f} MFLOP/token"
+    text = f"{facts.name} · {facts.model}, {size} parameters, {each} (causal), {work.precision}"
+    return _labelled("job", f"{text} · {work.global_batch} × {work.sequence_length} tokens a step · {steps}")
+
+
+def _cluster(plan: Plan) -> str:
+    cluster, sheet = plan.cluster, plan.cluster.accelerator
+    hosts = f"{cluster.hosts} host{'s' if cluster.hosts > 1 else ''}"
+    if cluster.is_cpu:
+        memory = f"{cluster.memory_bytes / GIB:.0f} GiB"
+        told = f"{hosts} × {cluster.devices} cores, {memory} · {cluster.cpu_model or 'CPU'}"
+        return _labelled("cluster", f"{told} · {_measured(plan)}")
+    parts = [f"{hosts} × {cluster.devices} {sheet.name}"]
+    if cluster.link_bytes_per_s:
+        parts.append(f"{sheet.link or 'link'} {cluster.link_bytes_per_s / 1e9:.0f} GB/s")
+    if cluster.hosts > 1 and cluster.nic_bytes_per_s:
+        parts.append(f"{cluster.nic_bytes_per_s * 8 / 1e9:.0f} Gbit/s a device between hosts")
+    if cluster.usd_per_device_hour is not None:
+        dated = f" (catalogue {cluster.price_date})" if cluster.price_date else ""
+        parts.append(f"${cluster.usd_per_device_hour:.2f} a device-hour{dated}")
+    return _labelled("cluster", " · ".join(parts))
+
+
+def _measured(plan: Plan) -> str:
+    return (
+        f"measured {plan.measured_at[:10]}" if plan.measured_at else "not measured: catalogue, wide interval"
+    )
+
+
+def _price(candidate: Candidate) -> str:
+    if candidate.hours is None:
+        return f"{seconds(candidate.step_s[1])} s a step"
+    hours = candidate.hours[1]
+    time = (
+        f"{hours:.1f} h"
+        if hours >= 1
+        else f"{hours * 60:.1f} min"
+        if hours * 60 >= 1
+        else f"{hours * 3600:.0f} s"
+    )
+    return time if candidate.usd is None else f"{time}, ${candidate.usd:.0f}"
+
+
+def _candidates(plan: Plan, limit: float, width: int) -> list[str]:
+    columns: list[Column] = [
+        ("layout", lambda c: str(c.layout), False),
+        ("step s", lambda c: seconds(c.step_s[1]), True),
+        ("90 %", lambda c: f"{seconds(c.step_s[0])}–{seconds(c.step_s[2])}", False),
+        ("tok/s", lambda c: grouped(c.tokens_per_s), True),
+        ("MFU", lambda c: f"{c.mfu * 100:.0f} %", True),
+        (f"GiB of {limit:.0f}", lambda c: f"{c.memory_gib[2]:.3g}", True),
+        ("$", lambda c: "–" if c.usd is None else f"{c.usd:.0f}", True),
+        ("verdict", lambda c: c.verdict, False),
+    ]
+    if all(c.usd is None for c in plan.candidates):
+        columns.pop(-2)
+    cells = [[name, *(show(c) for c in plan.candidates)] for name, show, _ in columns]
+    while len(cells) > 2 and 4 + sum(max(map(len, column)) + 2 for column in cells) > width:
+        cells.pop()
+    widths = [max(map(len, column)) for column in cells]
+    lines = []
+    for row in range(len(plan.candidates) + 1):
+        number = " #" if row == 0 else f"{row:>2}"
+        text = [
+            column[row].rjust(w) if columns[i][2] else column[row].ljust(w)
+            for i, (column, w) in enumerate(zip(cells, widths, strict=True))
+        ]
+        lines.append(f"{number}  " + "  ".join(text))
+    return lines
+
+
+def _rejected(plan: Plan, width: int) -> list[str]:
+    tried = len(plan.rejected) + len(plan.candidates)
+    kinds = " · ".join(f"{n} {'rules' if kind == 'rule' else kind}" for kind, n in plan.counts().items())
+    head = f"rejected {len(plan.rejected)} of {tried}" + (f": {kinds}" if kinds else "")
+    note = "(all: --json, or plan.html)"
+    lines = [f"{head}{note:>{max(len(note) + 2, width - len(head))}}"] if plan.rejected else [head]
+    for rejection in notable(plan.rejected):
+        value = _value(rejection)
+        lines.append(f" {rejection.layout!s:<27} {value:<20} {rejection.nearest}")
+    return lines
+
+
+def notable(rejected: Sequence[Rejection]) -> list[Rejection]:
+    """A few rejections that answer "why not": one device, plain dp, and the nearest miss of each kind."""
+    cuts: dict[str, Rejection] = {}
+    for rejection in sorted(rejected, key=lambda r: r.value):
+        cuts.setdefault(f"{rejection.layout.replace(mbs=None)}", rejection)
+    first = [cuts[name] for name in cuts if name == "single" or (name.startswith("dp=") and "," not in name)]
+    rest = sorted(
+        (r for r in cuts.values() if r not in first), key=lambda r: r.value / r.limit if r.limit else 9.0
+    )
+    return [*first[:2], *rest][:NOTABLE]
+
+
+def _value(rejection: Rejection) -> str:
+    if not rejection.limit:
+        return rejection.reason
+    unit = rejection.unit.partition(" ")[0]
+    if rejection.kind in ("memory", "deadline"):
+        return f"{rejection.value:.3g} {unit} of {rejection.limit:.3g}"
+    return f"{rejection.value:.3g} {unit} against {rejection.limit:.3g}"
+
+
+def _what_if(row: Mapping[str, Any]) -> str:
+    head = f"{row['key']}={row['value']} → "
+    if "refused" in row:
+        return f"{head}refused: {row['refused']} (exit {row['exit_code']})"
+    text = f"{head}{row['layout']}, {seconds(row['step_s'])} s a step"
+    text += f", {row['hours']:.3g} h" if row.get("hours") else ""
+    return text + (f", ${row['usd']:.0f}" if row.get("usd") is not None else "")
+
+
+def _disk(plan: Plan) -> str:
+    disk = plan.disk
+    text = (
+        f"checkpoints {_gb(disk['checkpoint'])} × (keep {disk['kept'] - 1} + 1) = {_gb(disk['checkpoints'])}"
+    )
+    return f"{text}, {_gb(disk['free'])} free" if "free" in disk else text
+
+
+def _gb(size: float) -> str:
+    for unit, factor in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)):
+        if size >= factor:
+            return f"{size / factor:.3g} {unit}"
+    return f"{size / 1e3:.3g} kB"

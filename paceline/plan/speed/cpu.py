@@ -1,0 +1,199 @@
+"""A CPU host: the ranks share its cores and its memory bus.
+
+A closed form (matrix products at the measured matmul rate, everything else at the memory's) is corrected
+by blocks of a real decoder that were timed on this machine under the same threads and simultaneous
+processes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from paceline.plan.cluster import Cluster
+from paceline.plan.measured import Measured, nearest
+from paceline.plan.model import (
+    WIDE_BYTES,
+    Widths,
+    head_flops,
+    layer_activation_bytes,
+    layer_flops,
+)
+from paceline.plan.speed.speeds import Group
+
+ATTENTION_RATE = 0.4  # of the matmul rate, before the correction by measured blocks
+PASSES = 3.0  # reads and writes of a kept activation, forward and backward, before the correction
+LOSS_PASSES = 8.0  # of the logits in the wide type: log-softmax and its backward
+CLIP_BYTES = 12.0  # a parameter: the norm reads its gradient, clipping reads and writes it
+OVERSUBSCRIBED = 1.1  # what switching costs when there are more ranks than cores
+LOOPBACK_S = 150e-6
+DISPATCH_S = 300e-6
+PROCESS_BYTES = 350 << 20
+TINY = {"catalogue": 0.55, "measured": 0.06}
+
+MEASURED_SIGMA = {"compute": 0.08, "deliver": 0.25, "update": 0.15, "host": 0.5, "own": 0.05}
+CATALOGUE_SIGMA = {"compute": 0.55, "deliver": 0.8, "update": 0.6, "host": 0.7, "own": 0.25}
+
+
+class CpuSpeeds:
+    """Speeds of the ranks of one CPU host; ``cores // ranks`` threads each."""
+
+    overlaps = False  # gloo's threads take the cores that compute
+
+    def __init__(self, cluster: Cluster, measured: Measured | None, precision: str) -> None:
+        self.cores = cluster.devices
+        self.precision = precision
+        self.sheet = cluster.accelerator
+        self.measured = measured
+        self.base_bytes = (measured.process_bytes if measured else 0) or PROCESS_BYTES
+        self.sigma: Mapping[str, float] = MEASURED_SIGMA if measured else CATALOGUE_SIGMA
+        assumed = []
+        if measured is None:
+            assumed.append(
+                "speed of this CPU from the catalogue, not measured: `paceline train` measures it once"
+            )
+        elif measured.matmul_flops(precision, 512, 1, 1) is None:
+            assumed.append(f"{precision} was not measured here: taken from the catalogue")
+            self.sigma = CATALOGUE_SIGMA
+        elif not measured.collectives:
+            assumed.append("collectives of this host were not measured: loopback from the catalogue")
+        self.assumed = tuple(assumed)
+        self._factors: dict[tuple[Any, ...], tuple[float, float]] = {}
+
+    def threads(self, world: int) -> int:
+        """Threads of one rank when ``world`` ranks share the cores."""
+        return max(1, self.cores // world)
+
+    def peak_flops(self, world: int) -> float:
+        threads, at_once, slower = self._sharing(world)
+        return self._matmul(1024, threads, at_once) / slower
+
+    def block_s(self, widths: Widths, sequence_length: int, mbs: int, world: int) -> float:
+        threads, at_once, slower = self._sharing(world)
+        plain = self._block(widths, sequence_length, mbs, threads, at_once)
+        factor, _ = self._factor("layer_s", widths, sequence_length, mbs, threads, at_once)
+        return slower * plain * factor
+
+    def outer_s(self, widths: Widths, sequence_length: int, mbs: int, world: int) -> float:
+        threads, at_once, slower = self._sharing(world)
+        plain = self._outer(widths, sequence_length, mbs, threads, at_once)
+        factor, _ = self._factor("outer_s", widths, sequence_length, mbs, threads, at_once)
+        return slower * plain * factor
+
+    def distance(self, widths: Widths, sequence_length: int, mbs: int) -> float:
+        """How far (natural logarithm) the nearest measured block is from this one; infinite when none is."""
+        rows = [row for row in self._blocks() if row["precision"] == self.precision]
+        return min((_far(row, widths, sequence_length, mbs) for row in rows), default=math.inf)
+
+    def optimizer_s(self, parameters: float, world: int) -> float:
+        threads, at_once, slower = self._sharing(world)
+        rate = (
+            self.measured.rate(self.measured.optimizer, "parameters_per_s", threads, at_once)
+            if self.measured
+            else None
+        )
+        wide = WIDE_BYTES[self.precision] / 4
+        update = wide * parameters / rate if rate else 28 * wide * parameters / self._stream(threads, at_once)
+        return slower * (update + CLIP_BYTES * wide * parameters / self._stream(threads, at_once))
+
+    def copy_s(self, size_bytes: float, world: int) -> float:
+        threads, at_once, slower = self._sharing(world)
+        return slower * 2 * size_bytes / self._stream(threads, at_once)
+
+    def collective_s(self, op: str, size_bytes: float, group: Group) -> float:
+        n = group.ranks
+        if n < 2 or size_bytes <= 0:
+            return 0.0
+        found = self.measured.collective_s(op, n, size_bytes) if self.measured else None
+        if found is not None:
+            return found
+        passes = 2 if op == "all_reduce" else 1
+        rate = self.sheet.link_bytes_per_s / max(1.0, n / self.cores)
+        return LOOPBACK_S * (n - 1) + passes * (n - 1) / n * size_bytes / rate
+
+    def _sharing(self, world: int) -> tuple[int, int, float]:
+        """(threads of a rank, ranks that run at once, slow-down of ranks that wait for a core)."""
+        at_once = min(world, self.cores)
+        slower = OVERSUBSCRIBED * world / self.cores if world > self.cores else 1.0
+        return self.threads(world), at_once, slower
+
+    def _matmul(self, size: float, threads: int, at_once: int) -> float:
+        found = self.measured.matmul_flops(self.precision, size, threads, at_once) if self.measured else None
+        if found:
+            return found
+        # Not measured: a CPU of unknown make multiplies bf16 by emulation.
+        sheet = self.sheet.matmul_flops
+        rate = sheet["fp64"] if self.precision == "fp64" else sheet["fp32"]
+        return rate * threads * (0.02 if self.precision == "bf16" else 1.0)
+
+    def _stream(self, threads: int, at_once: int) -> float:
+        found = (
+            self.measured.rate(self.measured.stream, "bytes_per_s", threads, at_once)
+            if self.measured
+            else None
+        )
+        return found or self.sheet.memory_bytes_per_s / at_once
+
+    def _dispatch(self) -> float:
+        return (self.measured.dispatch_s if self.measured else 0.0) or DISPATCH_S
+
+    def _block(self, widths: Widths, length: int, mbs: int, threads: int, at_once: int) -> float:
+        linear, core = layer_flops(widths, length)
+        rate = self._matmul(math.sqrt(widths.hidden_size * widths.intermediate_size), threads, at_once)
+        moved = PASSES * layer_activation_bytes(widths, self.precision) / self._stream(threads, at_once)
+        return self._dispatch() + mbs * length * (linear / rate + core / (ATTENTION_RATE * rate) + moved)
+
+    def _outer(self, widths: Widths, length: int, mbs: int, threads: int, at_once: int) -> float:
+        rate = self._matmul(math.sqrt(widths.hidden_size * widths.vocab_size), threads, at_once)
+        loss = LOSS_PASSES * WIDE_BYTES[self.precision] * widths.vocab_size / self._stream(threads, at_once)
+        return self._dispatch() / 2 + mbs * length * (head_flops(widths) / rate + loss)
+
+    def _blocks(self) -> list[Mapping[str, Any]]:
+        return list(self.measured.blocks) if self.measured else []
+
+    def _factor(
+        self, part: str, widths: Widths, length: int, mbs: int, threads: int, at_once: int
+    ) -> tuple[float, float]:
+        """(measured over formula, distance of the nearest block): a mean, the near blocks weigh most."""
+        key = (part, widths, length, mbs, threads, at_once)
+        if key not in self._factors:
+            rows = [r for r in self._blocks() if r["precision"] == self.precision and r.get(part)]
+            formula = self._block if part == "layer_s" else self._outer
+            weight, total, least = 0.0, 0.0, math.inf
+            for row in nearest(rows, threads, at_once):
+                shape = _Shape(row)
+                plain = formula(shape, row["sequence_length"], row["mbs"], row["threads"], row["processes"])
+                far = _far(row, widths, length, mbs)
+                least = min(least, far)
+                pull = 1 / (far**2 + 1e-3)
+                weight, total = weight + pull, total + pull * math.log(row[part] / plain)
+            self._factors[key] = (math.exp(total / weight) if weight else 1.0, least)
+        return self._factors[key]
+
+
+class _Shape:
+    """The widths of a measured block."""
+
+    def __init__(self, row: Mapping[str, Any]) -> None:
+        self.vocab_size = int(row["vocab_size"])
+        self.hidden_size = int(row["hidden_size"])
+        self.intermediate_size = int(row["intermediate_size"])
+        self.num_hidden_layers = 1
+        self.num_attention_heads = int(row["num_attention_heads"])
+        self.num_key_value_heads = int(row["num_key_value_heads"])
+        self.head_dim = int(row["head_dim"])
+        self.tie_word_embeddings = False
+        self.attention_bias = False
+
+
+def _far(row: Mapping[str, Any], widths: Widths, length: int, mbs: int) -> float:
+    """Distance in log-shape space; the micro-batch weighs little once it fills the cores."""
+    pairs = (
+        (row["hidden_size"], widths.hidden_size, 1.0),
+        (row["intermediate_size"], widths.intermediate_size, 1.0),
+        (row["vocab_size"], widths.vocab_size, 0.5),
+        (row["sequence_length"], length, 1.0),
+        (row["mbs"] * row["sequence_length"], mbs * length, 0.3),
+    )
+    return math.sqrt(sum(w * math.log(a / b) ** 2 for a, b, w in pairs))

@@ -1,0 +1,64 @@
+"""What the cost of a layout asks about a machine. One interface, two siblings: ``cpu.py`` and ``gpu.py``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from paceline.plan.model import Widths
+
+
+@dataclass(frozen=True)
+class Group:
+    """The ranks of one collective: how many, and how many of them share a host."""
+
+    ranks: int
+    on_host: int
+
+    @property
+    def hosts(self) -> int:
+        return -(-self.ranks // max(1, self.on_host))
+
+
+class Speeds(Protocol):
+    """Seconds of one rank while all ``world`` ranks work at once.
+
+    Attributes:
+        precision: compute type.
+        overlaps: communication runs beside compute without taking its cores.
+        base_bytes: a rank's memory before it has a model (process, or device context).
+        sigma: relative error (standard deviation of the logarithm) of compute, deliver, update, host, and of
+            what two layouts do not share (``own``).
+        assumed: what was taken from the catalogue or assumed, in the user's words.
+    """
+
+    precision: str
+    overlaps: bool
+    base_bytes: int
+    sigma: Mapping[str, float]
+    assumed: tuple[str, ...]
+
+    def peak_flops(self, world: int) -> float:
+        """The rate that MFU divides by, for one rank: measured matmul peak on a CPU, dense peak on a GPU."""
+        ...
+
+    def block_s(self, widths: Widths, sequence_length: int, mbs: int, world: int) -> float:
+        """Forward and backward of one block for one micro-batch."""
+        ...
+
+    def outer_s(self, widths: Widths, sequence_length: int, mbs: int, world: int) -> float:
+        """Forward and backward of what is outside the blocks: embedding, last norm, head, loss."""
+        ...
+
+    def optimizer_s(self, parameters: float, world: int) -> float:
+        """Clip and update this many parameters of this rank."""
+        ...
+
+    def copy_s(self, size_bytes: float, world: int) -> float:
+        """Read and write this many bytes in memory."""
+        ...
+
+    def collective_s(self, op: str, size_bytes: float, group: Group) -> float:
+        """``all_reduce``, ``all_gather`` or ``reduce_scatter`` of a full message of ``size_bytes``."""
+        ...
