@@ -31,7 +31,8 @@ def build_optimizer(
     ]
     if table.name == "sgd":
         return torch.optim.SGD(groups, lr=table.lr, momentum=table.momentum)
-    return torch.optim.AdamW(groups, lr=table.lr, betas=tuple(table.betas), eps=table.eps, fused=True)
+    first, second = table.betas
+    return torch.optim.AdamW(groups, lr=table.lr, betas=(first, second), eps=table.eps, fused=True)
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:

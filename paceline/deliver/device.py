@@ -10,6 +10,7 @@ import resource
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from paceline.ledger.outcome import Exit, Refused
 
@@ -48,7 +49,7 @@ class Device:
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / GIB  # Linux counts KiB
         return peak, peak
 
-    def from_host(self, array: torch.Tensor) -> torch.Tensor:
+    def from_host(self, array: Tensor) -> Tensor:
         """A host tensor on the device; asynchronous from pinned memory on CUDA, the same tensor on a CPU."""
         if self.kind == "cuda":
             return array.pin_memory().to(self.torch, non_blocking=True)

@@ -5,29 +5,25 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 
-import numpy as np
 import torch
+from torch import Tensor
 
 from paceline.compute.step import micro_batch_loss
 from paceline.deliver.delivery import Delivery
 from paceline.deliver.device import Device
 from paceline.deliver.mesh import Mesh
-from paceline.recipes.feed import to_device
 from paceline.update.telemetry import bits_per_byte
 
 
 @torch.no_grad()
 def held_out_loss(
-    delivery: Delivery,
-    batches: Iterable[tuple[Mapping[str, np.ndarray], int]],
-    mesh: Mesh,
-    device: Device,
+    delivery: Delivery, batches: Iterable[tuple[Mapping[str, Tensor], int]], mesh: Mesh, device: Device
 ) -> dict[str, float]:
     """Loss over all ranks' batches.
 
     Args:
         delivery: the model; its bare module is called, since no gradient will be delivered.
-        batches: this rank's (arrays, bytes of text in the valid targets); as many, of one shape, on every rank.
+        batches: this rank's (micro-batch, bytes of text in its valid targets); as many, of one shape, on every rank.
         mesh: sums over its ranks.
         device: of the model.
 
@@ -35,8 +31,7 @@ def held_out_loss(
         ``loss`` (nats per valid token), ``perplexity``, ``bits_per_byte`` (where the text has bytes), ``tokens``.
     """
     sums = torch.zeros(3, dtype=torch.float64, device=device.torch)
-    for arrays, text_bytes in batches:
-        batch = to_device(arrays, device)
+    for batch, text_bytes in batches:
         sums[0] += micro_batch_loss(delivery.model, batch)
         sums[1] += (batch["targets"] >= 0).sum()
         sums[2] += text_bytes
@@ -47,4 +42,3 @@ def held_out_loss(
     if text_bytes > 0:
         result["bits_per_byte"] = bits_per_byte(nats, text_bytes)
     return result
-

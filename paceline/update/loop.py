@@ -28,7 +28,7 @@ class Hooks:
     """What the loop calls. ``stop`` is asked on rank 0 only; the others run on every rank, at the same steps."""
 
     batches: Callable[[int], tuple[Sequence[Mapping[str, Tensor]], Counts]]
-    evaluate: Callable[[int], None]
+    evaluate: Callable[[int], object]
     save: Callable[[int], float]
     stop: Callable[[], str | None]
     beat: Callable[[int], None]

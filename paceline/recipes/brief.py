@@ -1,0 +1,82 @@
+"""What a launcher tells a rank: JSON on the pipe, a typed value on either side."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from paceline.job import Job
+from paceline.ledger.folder import RunFolder
+from paceline.plan.layout import Layout
+
+
+@dataclass(frozen=True)
+class Brief:
+    """One attempt of one run.
+
+    Attributes:
+        job: resolved.
+        layout: closed, with its micro-batch.
+        folder: of the run, made by the launcher.
+        prepared: folder of the tokens.
+        precision: ``fp32``, ``bf16`` or ``fp64``; ``auto`` has been decided.
+        attempt: 0 for the first start.
+        resume: checkpoint to go on from, or None for a fresh start.
+        started_unix_s: when the run began, first attempt.
+        flops_per_token: model FLOPs, forward and backward.
+        peak_flops: of one device in this precision, None where it was not measured.
+        usd_per_device_hour: price, None where there is none.
+        identity: hashes and ids that a checkpoint carries: run_id, job_hash, data_hash, tokenizer_hash, code_hash.
+        changes: keys that may and do differ from the checkpoint's job, for the log.
+    """
+
+    job: Job
+    layout: Layout
+    folder: RunFolder
+    prepared: Path
+    precision: str
+    attempt: int = 0
+    resume: Path | None = None
+    started_unix_s: float = 0.0
+    flops_per_token: float = 0.0
+    peak_flops: float | None = None
+    usd_per_device_hour: float | None = None
+    identity: Mapping[str, str] = field(default_factory=dict)
+
+    def payload(self) -> dict[str, Any]:
+        """As JSON values."""
+        return {
+            "job": self.job.to_dict(),
+            "layout": str(self.layout),
+            "folder": str(self.folder.path),
+            "prepared": str(self.prepared),
+            "precision": self.precision,
+            "attempt": self.attempt,
+            "resume": None if self.resume is None else str(self.resume),
+            "started_unix_s": self.started_unix_s,
+            "flops_per_token": self.flops_per_token,
+            "peak_flops": self.peak_flops,
+            "usd_per_device_hour": self.usd_per_device_hour,
+            "identity": dict(self.identity),
+        }
+
+    @classmethod
+    def read(cls, payload: Mapping[str, Any]) -> Brief:
+        """What :meth:`payload` wrote."""
+        resume = payload["resume"]
+        return cls(
+            job=Job(**payload["job"]),
+            layout=Layout.parse(payload["layout"]),
+            folder=RunFolder(payload["folder"]),
+            prepared=Path(payload["prepared"]),
+            precision=payload["precision"],
+            attempt=payload["attempt"],
+            resume=None if resume is None else Path(resume),
+            started_unix_s=payload["started_unix_s"],
+            flops_per_token=payload["flops_per_token"],
+            peak_flops=payload["peak_flops"],
+            usd_per_device_hour=payload["usd_per_device_hour"],
+            identity=payload["identity"],
+        )

@@ -1,0 +1,287 @@
+"""What a rank runs: the same program on one device and on many.
+
+The launcher starts it by name. It joins its world, assembles the model on its shards, goes on from a checkpoint
+where there is one, trains, evaluates on everything held out, and says how it ended.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+from paceline.compute.data.prepared import Prepared
+from paceline.deliver.device import Device, open_device
+from paceline.deliver.mesh import Mesh, build_mesh
+from paceline.deliver.wire.record import CallRecorder
+from paceline.deliver.wire.slot import Slot
+from paceline.deliver.wire.world import Seat, World, open_world
+from paceline.ledger.manifest import count_eval_read
+from paceline.ledger.metrics import MetricsWriter
+from paceline.ledger.outcome import Exit, Failed
+from paceline.ledger.spans import Ledger
+from paceline.recipes import phases
+from paceline.recipes.assemble import Assembly, assemble
+from paceline.recipes.brief import Brief
+from paceline.recipes.evaluate import held_out_loss
+from paceline.recipes.feed import Feed
+from paceline.recipes.keeper import Keeper, resume, steps_of
+from paceline.update.due import Due
+from paceline.update.loop import End, Hooks, train
+from paceline.update.schedule import Schedule, as_steps
+from paceline.update.telemetry import RunFacts, Telemetry
+
+Emit = Callable[[dict[str, Any]], None]
+Stop = Callable[[], str | None]
+
+
+class Place(Seat, Protocol):
+    """Where the rank sits (:class:`paceline.launch.place.Place` is one)."""
+
+    @property
+    def local_rank(self) -> int: ...
+    @property
+    def threads(self) -> int: ...
+    @property
+    def timeout_s(self) -> float: ...
+    @property
+    def slot(self) -> str | None: ...
+
+
+@dataclass(frozen=True)
+class _Rank:
+    """What a rank holds once it is assembled."""
+
+    brief: Brief
+    mesh: Mesh
+    device: Device
+    ledger: Ledger
+    recorder: CallRecorder
+    feed: Feed
+    built: Assembly
+    schedule: Schedule
+    keeper: Keeper
+    telemetry: Telemetry
+    report: Callable[[dict[str, Any]], None]
+
+    @property
+    def first(self) -> bool:
+        """Rank 0 writes what is written once."""
+        return self.mesh.rank == 0
+
+
+def run(payload: dict[str, Any], place: Place, emit: Emit, stop: Stop) -> dict[str, Any]:
+    """One rank of one attempt.
+
+    Returns:
+        ``step`` finished, ``steps`` of the run, ``stop`` (the reason, "" when all is done), ``saved`` (the step of
+        the last checkpoint of this attempt, or None), ``eval`` (the last evaluation, {} when stopped before).
+
+    Raises:
+        Failed: 41 when loss or gradient is not finite. Anything that a phase refuses.
+    """
+    began = time.monotonic()
+    brief = Brief.read(payload)
+    ledger = Ledger(brief.folder.ledger(place.rank), place.rank, brief.attempt)
+    world: World | None = None
+    try:
+        device = open_device(
+            brief.job.run.device,
+            place.local_rank,
+            threads=place.threads,
+            deterministic=brief.job.train.deterministic,
+        )
+        recorder = CallRecorder(ledger, None if place.slot is None else Slot(place.slot, place.rank))
+        if place.world_size > 1:
+            world = open_world(place, device.kind, recorder, place.timeout_s)
+        rank = _assemble(brief, place.rank, device, world, ledger, recorder, emit, began)
+        end = _train(rank, _or_out_of_time(stop, brief, began))
+        return _finish(rank, end)
+    finally:
+        if world is not None:
+            world.close()
+        ledger.close()
+
+
+def _assemble(
+    brief: Brief,
+    number: int,
+    device: Device,
+    world: World | None,
+    ledger: Ledger,
+    recorder: CallRecorder,
+    emit: Emit,
+    began: float,
+) -> _Rank:
+    job = brief.job
+    mesh = build_mesh(brief.layout, number, world)
+    prepared = Prepared.open(brief.prepared)
+    if number == 0:
+        phases.check_plan(brief, prepared.vocab)
+    feed = Feed(job, prepared, mesh, device, brief.layout.mbs)
+    built = assemble(job, job.model.widths(prepared.vocab), brief.precision, mesh, device)
+    scalars = resume(brief, built, mesh.everyone)
+    start = int(scalars.get("step", 0))
+    feed.start_at(start, int(scalars.get("position", 0)))
+    schedule = _schedule(brief, feed)
+    keeper = Keeper(
+        brief, built, schedule, feed, steps_of(job.checkpoint.keep_every, feed), mesh.everyone, start=start
+    )
+    report = _reporter(brief, emit) if number == 0 else _silent
+    telemetry = Telemetry(
+        RunFacts(
+            mesh.world_size,
+            job.data.sequence_length,
+            brief.flops_per_token,
+            brief.peak_flops,
+            feed.train.rows,
+            brief.usd_per_device_hour,
+        ),
+        brief.attempt,
+        report if number == 0 else None,
+        _clock(brief),
+        tokens=float(scalars.get("tokens", 0)),
+        samples=float(scalars.get("samples", 0)),
+    )
+    rank = _Rank(brief, mesh, device, ledger, recorder, feed, built, schedule, keeper, telemetry, report)
+    if rank.first:
+        phases.write_compute(brief, built, feed, time.monotonic() - began)
+        phases.write_deliver(brief, built, mesh)
+        phases.write_update(brief, built, schedule, feed, mesh, None)
+    return rank
+
+
+def _train(rank: _Rank, stop: Stop) -> End:
+    job, steps = rank.brief.job, rank.schedule.steps
+    rank.ledger.close_step(None)  # start-up is over
+
+    def save(step: int) -> float:
+        saved = rank.keeper.save(step, rank.telemetry.tokens, rank.telemetry.samples)
+        detail = {"path": str(saved.path), "bytes": saved.nbytes, "seconds": round(saved.seconds, 4)}
+        rank.report(_row(rank, "event", step, event="checkpoint", detail=detail))
+        if saved.warning:
+            rank.report(_row(rank, "event", step, event="warning", detail=saved.warning))
+        return saved.seconds
+
+    hooks = Hooks(
+        batches=rank.feed,
+        evaluate=lambda step: _evaluate(rank, step, job.eval.limit),
+        save=save,
+        stop=stop,
+        beat=lambda step: _beat(rank, step),
+    )
+    return train(
+        rank.built.policy(job, rank.mesh, rank.device, rank.ledger),
+        rank.schedule,
+        hooks,
+        rank.telemetry,
+        rank.ledger,
+        rank=rank.mesh.rank,
+        start=rank.keeper.start,
+        eval_due=Due(job.eval.every, steps, rank.feed.steps_per_epoch, time.monotonic),
+        save_due=Due(job.checkpoint.every, steps, rank.feed.steps_per_epoch, time.monotonic),
+    )
+
+
+def _finish(rank: _Rank, end: End) -> dict[str, Any]:
+    """After the loop: the last row, the last evaluation (of everything), the last records."""
+    carried = torch.tensor(rank.telemetry.carried, dtype=torch.float64).to(rank.device.torch)
+    rank.telemetry.release(tuple(rank.mesh.sum(carried).tolist()))
+    found: dict[str, float] = {}
+    if end.verdict is None and not end.stop:
+        with rank.ledger.span("compute", "evaluate"):
+            found = _evaluate(rank, end.step, None)
+    if rank.first:
+        phases.write_update(rank.brief, rank.built, rank.schedule, rank.feed, rank.mesh, end)
+        phases.write_recover(rank.brief, rank.built, rank.feed, end, rank.keeper.last)
+    if end.verdict is not None:
+        raise _not_finite(rank, end)
+    saved = rank.keeper.last
+    return {
+        "step": end.step,
+        "steps": rank.schedule.steps,
+        "stop": end.stop,
+        "saved": None if saved is None else saved.step,
+        "eval": found,
+    }
+
+
+def _evaluate(rank: _Rank, step: int, limit: int | None) -> dict[str, float]:
+    """Held-out loss after ``step`` on at most ``limit`` rows; rank 0 reports it."""
+    found = held_out_loss(rank.built.delivery, rank.feed.evaluation(limit), rank.mesh, rank.device)
+    if rank.first:
+        count_eval_read(rank.brief.folder)
+        rank.report(_row(rank, "eval", step, set="held-out", **found))
+    return found
+
+
+def _beat(rank: _Rank, step: int) -> None:
+    """Once a step; the worst rank's memory is asked for at powers of two and every 50 steps."""
+    rank.recorder.at_step(step)
+    if step % 50 == 0 or step & (step - 1) == 0:
+        memory = torch.tensor(rank.device.memory_gib(), dtype=torch.float64).to(rank.device.torch)
+        reserved, allocated = rank.mesh.max(memory).tolist()
+        rank.telemetry.memory_gib = (reserved, allocated)
+
+
+def _row(rank: _Rank, kind: str, step: int, **values: Any) -> dict[str, Any]:
+    time_s = round(rank.telemetry.now_s(), 4)
+    return {"kind": kind, "step": step, "attempt": rank.brief.attempt, "time_s": time_s, **values}
+
+
+def _schedule(brief: Brief, feed: Feed) -> Schedule:
+    table = brief.job.optimizer
+    return Schedule(
+        kind=table.schedule,
+        peak=table.lr,
+        steps=feed.steps,
+        warmup_steps=as_steps(table.warmup_steps, feed.steps),
+        decay_steps=as_steps(table.decay_steps, feed.steps),
+        min_ratio=table.min_lr_ratio,
+    )
+
+
+def _reporter(brief: Brief, emit: Emit) -> Callable[[dict[str, Any]], None]:
+    """Rows go to ``metrics.jsonl`` first, then to whoever watches."""
+    writer = MetricsWriter(brief.folder.metrics)
+
+    def report(row: dict[str, Any]) -> None:
+        writer.write(row)
+        emit(row)
+
+    return report
+
+
+def _silent(row: dict[str, Any]) -> None:
+    return None
+
+
+def _clock(brief: Brief) -> Callable[[], float]:
+    """Seconds since the run's first start: one reading of the wall clock, then monotonic."""
+    before_s = max(0.0, time.time() - brief.started_unix_s)
+    began = time.monotonic()
+    return lambda: before_s + time.monotonic() - began
+
+
+def _or_out_of_time(stop: Stop, brief: Brief, began: float) -> Stop:
+    limit_s = brief.job.train.max_time
+    if limit_s is None:
+        return stop
+    return lambda: stop() or ("max_time" if time.monotonic() - began >= limit_s else None)
+
+
+def _not_finite(rank: _Rank, end: End) -> Failed:
+    assert end.verdict is not None
+    last = rank.keeper.last.step if rank.keeper.last is not None else rank.keeper.start
+    return Failed(
+        f"training stopped: {end.verdict.seen} at step {end.step + 1}",
+        exit_code=Exit.NONFINITE,
+        key="control.nonfinite",
+        seen=end.verdict.seen,
+        rule="a step whose loss or gradient norm is not finite never touches the weights",
+        allowed=f"the weights of step {last} are saved" if last else "no checkpoint was written yet",
+        use=f"--set optimizer.lr={rank.brief.job.optimizer.lr / 3:.1g}, or look at the batch of step {end.step + 1}",
+    )
