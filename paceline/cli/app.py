@@ -13,7 +13,7 @@ from paceline import __version__
 from paceline.api.absent import not_here
 from paceline.cli import decide, keep, look
 from paceline.cli import run as run_group
-from paceline.cli.frame import main
+from paceline.cli.frame import attach, main
 from paceline.cli.surface import COMMANDS, GROUPS, SECTION_SAYS, Command
 from paceline.cli.usage import unknown_command
 
@@ -67,20 +67,24 @@ def _help_line(entry: Command) -> str:
     return f"  {entry.name + ' ' + entry.args:<28} {entry.says}{later}"
 
 
-def build() -> Any:
-    """The typer command of the whole line."""
+def build(only: str = "") -> Any:
+    """The typer command of the whole line, or of the one command or section that is asked for (faster)."""
     app = typer.Typer(cls=Whole, no_args_is_help=True, **_SETTINGS)
     app.callback()(_top)
     sections = {
         name: typer.Typer(cls=Section, help=says, no_args_is_help=name != "runs", **_SETTINGS)
         for name, says in SECTION_SAYS.items()
+        if only in ("", name)
     }
-    for module in (decide, run_group, look, keep):
-        module.register(app, sections)
+    here = {h.name: h for h in (*decide.HERE, *run_group.HERE, *look.HERE, *keep.HERE)}
     for entry in COMMANDS:
+        if only not in ("", entry.path[0]):
+            continue
+        home = sections.get(entry.path[0], app)
         if entry.arrives:
-            home = app if len(entry.path) == 1 else sections[entry.path[0]]
             _register_absent(home, entry)
+        else:
+            attach(home, here[entry.name])
     for name, section in sections.items():
         app.add_typer(section, name=name)
     return get_command(app)
@@ -121,6 +125,19 @@ def _top(
     """Trains PyTorch models on one device or on many, and shows its work."""
 
 
+def common_last(argv: Sequence[str]) -> list[str]:
+    """``paceline --json runs`` is ``paceline runs --json``: the common options may also come first."""
+    words, moved = list(argv), []
+    while len(words) > 1 and words[0] in ("--json", "-q", "--quiet", "-v", "--verbose", "--color"):
+        count = 2 if words[0] == "--color" else 1
+        moved += words[:count]
+        words = words[count:]
+    return [*words, *moved]
+
+
 def run(argv: Sequence[str]) -> int:
     """Runs a command line; returns the exit code."""
-    return main(build(), argv)
+    argv = common_last(argv)
+    first = argv[0] if argv else ""
+    known = any(entry.path[0] == first for entry in COMMANDS)
+    return main(build(first if known else ""), argv)

@@ -40,7 +40,8 @@ def stopped_text(run: Run, job: str) -> str:
     """``after step 121, saved runs/stdlib@121 (verified) · continue: … --resume · exit 50``."""
     saved = [c for c in run.checkpoints() if c.latest] or run.checkpoints()[-1:]
     kept = f"saved {run.path}@{saved[-1].step} (verified)" if saved else "nothing saved"
-    return f"after step {run.status.step}, {kept} · continue: paceline train {job} --resume · exit {run.exit_code}"
+    how = f"continue: paceline train {job} --resume"
+    return f"after step {run.status.step}, {kept} · {how} · exit {run.exit_code}"
 
 
 def _done_text(run: Run) -> str:
@@ -54,7 +55,7 @@ def _done_text(run: Run) -> str:
 
 
 def time_text(run: Run) -> str:
-    """Where the time went, in percent of all ranks' time: ``compute 91.2 · … · idle 3.1 % (data 1.0, host 2.1)``."""
+    """Where the time went, in percent: ``compute 91.2 · … · idle 3.1 % (data 1.0, host 2.1)``."""
     from paceline.ledger.accounts import where_time_went
 
     try:

@@ -57,19 +57,20 @@ def layouts(incomplete: str) -> Iterable[str]:
 
 @_silent
 def set_keys(incomplete: str) -> Iterable[str]:
-    from paceline.job.describe import keys
+    from paceline.job.schema import leaves
 
-    return (f"{row.name}=" for row in keys(""))
+    return (f"{name}=" for name, leaf in leaves().items() if not leaf.arrives)
 
 
 @_silent
 def job_keys(incomplete: str) -> Iterable[str]:
-    return (word.rstrip("=") for word in set_keys(incomplete))
+    from paceline.job.schema import leaves, table_names
+
+    return [*sorted(table_names()), *leaves()]
 
 
 @_silent
 def cluster_names(incomplete: str) -> Iterable[str]:
-    from paceline.plan.cluster import catalog_names
+    from paceline.api.clusters import names
 
-    yield "this"
-    yield from catalog_names()
+    return names()

@@ -2,30 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from paceline.cli.frame import Later, command
+from paceline.cli.frame import Here, Later
 from paceline.cli.screen import Reply, Screen
 from paceline.cli.words import ClusterWord, JobWord, LayoutWord, Sets, split_sets
-
-
-def register(app: typer.Typer, sections: dict[str, typer.Typer]) -> None:
-    """Adds the commands of this group."""
-    command(
-        app,
-        "plan",
-        later=(
-            Later("--measure", "run the best K for a few steps", "03", "K"),
-            Later("--draw", "the schedule, as text or SVG", "02"),
-            Later("--dry-run", "a step of one rank on a fake cluster", "02"),
-            Later("--rank", "the rank of --dry-run", "02", "R"),
-            Later("--score", "compare predictions with runs of a table", "03", "CSV"),
-            Later("--calibrate", "fit to the runs of a table", "03", "CSV"),
-            Later("--out", "where --score writes", "03", "CSV"),
-        ),
-    )(plan)
 
 
 def plan(
@@ -58,29 +41,62 @@ def plan(
     sets: Sets = None,
 ) -> Reply:
     """Which layout, on what hardware, and is it worth it at all, or one device. Starts nothing."""
-    from paceline.api import plan as planning
-    from paceline.plan.show import text
+    from paceline.api.jobs import load_job
+    from paceline.api.plan import parse_counts, parse_what_if, scale_by
+    from paceline.api.plan import plan as make_plan
+    from paceline.plan.show import table
 
-    pairs = split_sets(sets)
-    options = {
-        "layout.objective": objective,
-        "layout.deadline": deadline,
-        "layout.budget_usd": budget,
-    }
-    pairs += [(key, value) for key, value in options.items() if value is not None]
-    loaded = planning.load(job, pairs)
-    chosen = planning.plan(
-        loaded.job,
-        cluster=cluster or loaded.job.cluster.use,
-        layout=layout or loaded.job.layout.use,
-        top=top,
-        what_if=planning.parse_what_if(what_if or []),
-    )
+    options = {"layout.objective": objective, "layout.deadline": deadline, "layout.budget_usd": budget}
+    pairs = split_sets(sets) + [(key, value) for key, value in options.items() if value is not None]
+    found = load_job(job, pairs).job
+    asked = parse_what_if(what_if or [])
+    chosen = make_plan(found, cluster=cluster, layout=layout, top=top, what_if=asked)
     result = chosen.to_dict()
-    scaled = planning.scale(loaded.job, planning.parse_counts(scale), cluster=cluster) if scale else []
+    scaled = scale_by(found, parse_counts(scale), cluster=cluster, layout=layout) if scale else []
     if scaled:
         result["scale"] = scaled
     if save:
         chosen.save(save)
-        screen.note(f"saved    {save} with layout.use = {chosen.best.layout}")
-    return Reply(result, lambda terminal: text(chosen, width=terminal.width) + planning.scale_text(scaled))
+        screen.note(f"saved    {save}, with layout.use = {chosen.best.layout}")
+    return Reply(result, lambda t: table(chosen, width=t.width) + _scale_text(scaled, t.width))
+
+
+def _scale_text(rows: list[dict[str, Any]], width: int) -> str:
+    """Cost and speed-up by device count; what is refused says why."""
+    from paceline.cli.tables import table
+
+    if not rows:
+        return ""
+    cells: list[tuple[object, ...]] = []
+    for row in rows:
+        if "refused" in row:
+            cells.append(
+                (row["devices"], f"refused: {row['refused']} (exit {row['exit_code']})", None, None, None)
+            )
+            continue
+        usd = None if row["usd"] is None else f"{row['usd']:.0f}"
+        hours = f"{row['hours'][1]:.3g}" if row["hours"] else None
+        cells.append(
+            (row["devices"], row["layout"], f"{row['step_s'][1]:.3g}", f"{row['speed_up']:.2f}×", hours, usd)
+        )
+    head = ("DEVICES", "LAYOUT", "STEP S", "SPEED-UP", "HOURS", "$")
+    return "\n\nscale\n" + table(
+        head, cells, width=width, right=("DEVICES", "STEP S", "SPEED-UP", "HOURS", "$")
+    )
+
+
+HERE = (
+    Here(
+        "plan",
+        plan,
+        later=(
+            Later("--measure", "run the best K for a few steps", "03", "K"),
+            Later("--draw", "the schedule, as text or SVG", "02"),
+            Later("--dry-run", "a step of one rank on a fake cluster", "02"),
+            Later("--rank", "the rank of --dry-run", "02", "R"),
+            Later("--score", "compare predictions with runs of a table", "03", "CSV"),
+            Later("--calibrate", "fit to the runs of a table", "03", "CSV"),
+            Later("--out", "where --score writes", "03", "CSV"),
+        ),
+    ),
+)

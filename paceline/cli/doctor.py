@@ -97,7 +97,8 @@ def _system() -> Finding:
 
 
 def _packages() -> list[Finding]:
-    found, missing = [], []
+    found: list[str] = []
+    missing: list[str] = []
     for name in NEEDED:
         version = _version(name)
         (found if version else missing).append(f"{name} {version}" if version else name)
@@ -195,17 +196,19 @@ def _leftovers() -> list[Finding]:
 
 
 def _variables() -> list[Finding]:
-    from paceline.api.surroundings import leftover_variables, unknown_variables
+    from paceline.api.surroundings import environment
 
     lines = [
-        Finding("variables", "note", f"{name} is set, but no launcher started this shell", f"unset {name}")
-        for name in leftover_variables()
+        Finding(
+            "variables", "note", f"{name} is set, and makes no world: a launcher left it", f"unset {name}"
+        )
+        for name in environment().leftovers
     ]
     lines += [
         Finding(
             "variables", "missing", f"{name} is not a variable of Paceline and does nothing", f"unset {name}"
         )
-        for name in unknown_variables()
+        for name in environment().unknown
     ]
     return lines or [Finding("variables", "ok", "no leftover of a launcher, no unknown PACELINE_*")]
 

@@ -21,7 +21,7 @@ from paceline.api.absent import not_here
 from paceline.cli.screen import Reply, Screen, open_screen
 from paceline.cli.surface import BY_NAME
 from paceline.cli.usage import command_of, explain, is_usage_error
-from paceline.ledger.outcome import Exit, PacelineError
+from paceline.ledger.outcome import Exit, PacelineError, Refused
 
 INTERRUPTED = 130
 BROKEN_PIPE = 141
@@ -86,52 +86,69 @@ _COMMON: dict[str, tuple[Any, Any]] = {
 }
 
 
-def command(
-    app: typer.Typer, name: str, *, later: Sequence[Later] = (), top: bool = False
-) -> Callable[[Callable[..., Reply]], Callable[..., Reply]]:
-    """Registers a command of the surface table under its last word, with the common options.
+@dataclass(frozen=True)
+class Here:
+    """A command of the surface table that has arrived.
 
-    ``top``: the command is what a section does without a further word (``paceline runs``).
+    Attributes:
+        body: ``(screen, **arguments) -> Reply``; its docstring is the help.
+        later: options of the interface that it does not have yet.
+        top: it is what a section does without a further word (``paceline runs``).
     """
-    entry = BY_NAME[name]
 
-    def register(body: Callable[..., Reply]) -> Callable[..., Reply]:
-        def run(**values: Any) -> None:
-            code = in_frame(name, later, body, values)
-            if code:
-                raise typer.Exit(code)
+    name: str
+    body: Callable[..., Reply]
+    later: tuple[Later, ...] = ()
+    top: bool = False
 
-        hints = get_type_hints(body, include_extras=True)
-        own = [
-            p.replace(annotation=hints[p.name], kind=inspect.Parameter.KEYWORD_ONLY)
-            for p in list(inspect.signature(body).parameters.values())[1:]
-        ]
-        common = [
-            inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
-            for key, (kind, default) in _COMMON.items()
-        ]
-        parameters = [*own, *(option.parameter(name) for option in later), *common]
-        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        run.__annotations__ = {p.name: p.annotation for p in parameters}
-        text = inspect.cleandoc(body.__doc__ or entry.says)
-        if top:
-            _as_top(app, run, text)
-        else:
-            app.command(entry.path[-1], help=text, short_help=entry.says)(run)
-        return body
 
-    return register
+def attach(app: typer.Typer, here: Here) -> None:
+    """Registers a command under its last word, with the common options."""
+
+    def run(**values: Any) -> None:
+        code = in_frame(here.name, here.later, here.body, values)
+        if code:
+            raise typer.Exit(code)
+
+    hints = get_type_hints(here.body, include_extras=True)
+    own = [
+        p.replace(annotation=hints[p.name], kind=inspect.Parameter.KEYWORD_ONLY)
+        for p in list(inspect.signature(here.body).parameters.values())[1:]
+    ]
+    common = [
+        inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+        for key, (kind, default) in _COMMON.items()
+    ]
+    _sign(run, [*own, *(option.parameter(here.name) for option in here.later), *common])
+    entry = BY_NAME[here.name]
+    text = inspect.cleandoc(here.body.__doc__ or entry.says)
+    if here.top:
+        _as_top(app, run, text)
+    else:
+        app.command(entry.path[-1], help=text, short_help=entry.says)(run)
+
+
+def _sign(function: Callable[..., None], parameters: list[inspect.Parameter]) -> None:
+    function.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    function.__annotations__ = {p.name: p.annotation for p in parameters}
 
 
 def _as_top(section: typer.Typer, run: Callable[..., None], text: str) -> None:
     def unless_further(ctx: typer.Context, **values: Any) -> None:
         if ctx.invoked_subcommand is None:
             run(**values)
+        elif any(values[name] != default for name, (_, default) in _COMMON.items()):
+            words = f"{ctx.command_path} {ctx.invoked_subcommand}"
+            raise Refused(
+                f"options come after `{words}`",
+                exit_code=Exit.USAGE,
+                seen=f"an option between {ctx.info_name} and {ctx.invoked_subcommand}",
+                rule="an option belongs to the command that it follows",
+                use=f"{words} … --json",
+            )
 
     context = inspect.Parameter("ctx", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
-    parameters = [context, *inspect.signature(run).parameters.values()]
-    unless_further.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    unless_further.__annotations__ = {p.name: p.annotation for p in parameters}
+    _sign(unless_further, [context, *inspect.signature(run).parameters.values()])
     section.callback(invoke_without_command=True, help=text)(unless_further)
 
 

@@ -7,25 +7,9 @@ from typing import Annotated, Any
 import typer
 
 from paceline.cli import complete
-from paceline.cli.frame import command
+from paceline.cli.frame import Here
 from paceline.cli.screen import Reply, Screen
 from paceline.cli.words import JobWord, RunWord, Sets, split_sets
-
-
-def register(app: typer.Typer, sections: dict[str, typer.Typer]) -> None:
-    """Adds the commands of this group."""
-    checkpoint, cluster, job = sections["checkpoint"], sections["cluster"], sections["job"]
-    command(checkpoint, "checkpoint list")(checkpoint_list)
-    command(checkpoint, "checkpoint inspect")(checkpoint_inspect)
-    command(checkpoint, "checkpoint verify")(checkpoint_verify)
-    command(cluster, "cluster list")(cluster_list)
-    command(cluster, "cluster show")(cluster_show)
-    command(job, "job new")(job_new)
-    command(job, "job check")(job_check)
-    command(job, "job show")(job_show)
-    command(job, "job keys")(job_keys)
-    command(job, "job schema")(job_schema)
-    command(app, "doctor")(doctor)
 
 
 def checkpoint_list(screen: Screen, run: RunWord = "last") -> Reply:
@@ -91,14 +75,17 @@ def checkpoint_verify(screen: Screen, run: RunWord = "last") -> Reply:
 
 
 def cluster_list(screen: Screen) -> Reply:
-    """Accelerators and machine shapes known by name, for --cluster and cluster.use."""
+    """Accelerators and machine shapes known by name, for cluster.use."""
     from paceline.api.clusters import listing
     from paceline.cli.tables import table
 
     rows = listing()
-    head = ("NAME", "MEMORY", "BF16 TFLOP/S", "LINK", "$/DEVICE-H")
-    cells = [(r["name"], r["memory"], r["bf16_tflops"], r["link"], r["usd_per_device_hour"]) for r in rows]
-    return Reply(rows, lambda t: table(head, cells, width=t.width, right=("BF16 TFLOP/S", "$/DEVICE-H")))
+    head = ("NAME", "IS", "GB", "BF16 TFLOP/S", "$/DEVICE-H", "LINK")
+    names = ("name", "is", "memory_gb", "bf16_tflops", "usd_per_device_hour", "link")
+    cells = [[row[name] for name in names] for row in rows]
+    return Reply(
+        rows, lambda t: table(head, cells, width=t.width, right=("GB", "BF16 TFLOP/S", "$/DEVICE-H"))
+    )
 
 
 def cluster_show(
@@ -115,7 +102,8 @@ def cluster_show(
     from paceline.cli.tables import facts
 
     found = describe(name)
-    return Reply(found, facts(list(found.items())))
+    peaks = " · ".join(f"{k} {v:g}" for k, v in found["peak_tflops"].items())
+    return Reply(found, facts(list({**found, "peak_tflops": peaks}.items())))
 
 
 def job_new(
@@ -143,7 +131,7 @@ def job_check(screen: Screen, job: JobWord, sets: Sets = None) -> Reply:
         screen.warn(str(warning))
     return Reply(
         {"job": str(job), "hash": found.job.hash, "warnings": [str(w) for w in found.warnings]},
-        f"ok       {job} · {len(found.origins)} keys · hash {found.job.hash[:12]}",
+        f"ok       {job} · {len(found.origins)} keys · {found.job.hash[:19]}",
     )
 
 
@@ -165,10 +153,13 @@ def job_keys(
     ] = "",
 ) -> Reply:
     """The keys of the job file, their types, defaults and meaning."""
+    from dataclasses import asdict
+
+    from paceline.cli.tables import keys_text
     from paceline.job.describe import keys
 
     rows = keys(word)
-    return Reply(rows, "\n".join(map(str, rows)))
+    return Reply([asdict(row) for row in rows], lambda t: keys_text(rows, t.width))
 
 
 def job_schema(screen: Screen) -> Reply:
@@ -187,3 +178,18 @@ def doctor(screen: Screen) -> Reply:
 
     lines = examine()
     return Reply([line.to_dict() for line in lines], lambda terminal: text(lines, terminal))
+
+
+HERE = (
+    Here("checkpoint list", checkpoint_list),
+    Here("checkpoint inspect", checkpoint_inspect),
+    Here("checkpoint verify", checkpoint_verify),
+    Here("cluster list", cluster_list),
+    Here("cluster show", cluster_show),
+    Here("job new", job_new),
+    Here("job check", job_check),
+    Here("job show", job_show),
+    Here("job keys", job_keys),
+    Here("job schema", job_schema),
+    Here("doctor", doctor),
+)

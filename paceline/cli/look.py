@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from paceline.cli.frame import Later, command
+from paceline.cli.frame import Here, Later
 from paceline.cli.screen import Reply, Screen
 from paceline.cli.terminal import Terminal
 from paceline.cli.words import RunWord, RunWords
@@ -17,23 +17,6 @@ if TYPE_CHECKING:
     from paceline.api.runs import Run
 
 STOP_WAIT_S = 60.0
-
-
-def register(app: typer.Typer, sections: dict[str, typer.Typer]) -> None:
-    """Adds the commands of this group."""
-    command(sections["runs"], "runs", top=True)(list_runs)
-    command(sections["runs"], "runs stop")(stop)
-    command(sections["runs"], "runs delete")(delete)
-    command(app, "logs", later=(Later("--host", "of the ranks on one host", "08", "H"),))(logs)
-    command(app, "compare")(compare)
-    command(
-        app,
-        "report",
-        later=(
-            Later("--live", "serve on 127.0.0.1", "05"),
-            Later("--export", "for another tool", "05", "tensorboard|mlflow|wandb|trace"),
-        ),
-    )(report)
 
 
 def list_runs(screen: Screen) -> Reply:
@@ -188,3 +171,20 @@ def _open(path: Path, screen: Screen) -> None:
 
     if not webbrowser.open(path.resolve().as_uri()):
         screen.warn("no browser was found on this machine; the path is on stdout")
+
+
+HERE = (
+    Here("runs", list_runs, top=True),
+    Here("runs stop", stop),
+    Here("runs delete", delete),
+    Here("logs", logs, later=(Later("--host", "of the ranks on one host", "08", "H"),)),
+    Here("compare", compare),
+    Here(
+        "report",
+        report,
+        later=(
+            Later("--live", "serve on 127.0.0.1", "05"),
+            Later("--export", "for another tool", "05", "tensorboard|mlflow|wandb|trace"),
+        ),
+    ),
+)

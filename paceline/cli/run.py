@@ -6,25 +6,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from paceline.cli.frame import Later, command
+from paceline.cli.frame import Here, Later
 from paceline.cli.screen import Reply, Screen
 from paceline.cli.words import ClusterWord, JobWord, LayoutWord, RunWord, Sets, split_sets
 
 if TYPE_CHECKING:
     from paceline.api.runs import Run
-
-
-def register(app: typer.Typer, sections: dict[str, typer.Typer]) -> None:
-    """Adds the commands of this group."""
-    command(
-        app,
-        "train",
-        later=(
-            Later("--profile", "trace of N steps", "05", "N"),
-            Later("--dry-controls", "judge the controls, do not act", "05"),
-        ),
-    )(train)
-    command(app, "sample")(sample)
 
 
 def train(
@@ -120,3 +107,16 @@ def sample(
         "checkpoint": sampled.source,
     }
     return Reply(result, sampled.text)
+
+
+HERE = (
+    Here(
+        "train",
+        train,
+        later=(
+            Later("--profile", "trace of N steps", "05", "N"),
+            Later("--dry-controls", "judge the controls, do not act", "05"),
+        ),
+    ),
+    Here("sample", sample),
+)

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from textwrap import wrap
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from paceline.job.describe import KeyRow
 
 GAP = "  "
 
@@ -66,3 +71,22 @@ def ago(seconds: float) -> str:
 
 def _cell(value: object) -> str:
     return "–" if value is None or value == "" else str(value)
+
+
+def keys_text(rows: Sequence[KeyRow], width: int) -> str:
+    """The keys of the job file by table; one key alone shows its values too."""
+    lines: list[str] = []
+    shown = ""
+    for row in rows:
+        table_name = row.key.rpartition(".")[0]
+        if table_name != shown:
+            lines += ["", f"[{table_name}]"]
+            shown = table_name
+        later = f" (not in this version: arrives {row.arrives})" if row.arrives else ""
+        lines.append(f"  {row.key:<32} {row.form:<22} {row.default}".rstrip() + later)
+        lines += [
+            f"    {line}" for line in wrap(row.meaning + (f" ({row.unit})" if row.unit else ""), width - 4)
+        ]
+        if len(rows) == 1 and row.values:
+            lines += [f"    {line}" for line in wrap("values: " + " · ".join(row.values), width - 4)]
+    return "\n".join(lines).strip("\n")

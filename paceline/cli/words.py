@@ -50,20 +50,7 @@ Sets = Annotated[
 
 
 def split_sets(words: list[str] | None) -> list[tuple[str, str]]:
-    """``--set KEY=VALUE`` words as pairs; a word without ``=`` is refused."""
-    from paceline.ledger.outcome import Exit, Refused
+    """``--set KEY=VALUE`` words as pairs."""
+    from paceline.job.sets import split_set
 
-    pairs = []
-    for word in words or ():
-        key, equals, value = word.partition("=")
-        if not equals or not key:
-            raise Refused(
-                "--set needs KEY=VALUE",
-                exit_code=Exit.USAGE,
-                key="--set",
-                seen=word,
-                rule="the right side is a TOML value, else a string; KEY= resets to the default",
-                use=f"--set {word.strip('=') or 'train.steps'}=VALUE",
-            )
-        pairs.append((key.strip(), value))
-    return pairs
+    return [split_set(word) for word in words or ()]

@@ -1,0 +1,90 @@
+"""``JOB``: a job file, or a run (its folder's ``job.toml``), with ``--set`` on top."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from paceline.api.runs import Run
+from paceline.api.surroundings import job_values
+from paceline.job import Job, Loaded, load
+from paceline.ledger.folder import RunFolder
+from paceline.ledger.outcome import Exit, PacelineError, Refused
+
+Sets = Mapping[str, object] | Sequence[tuple[str, str]]
+IN_PYTHON = "Python"
+
+
+def load_job(job: Job | str | Path, sets: Sets = ()) -> Loaded:
+    """The job of a file, of a run (folder, name or ``last``), or a :class:`Job` as it is.
+
+    Raises:
+        Refused: (2) there is no such file or run, or the job is wrong; key, file and line are named.
+    """
+    if isinstance(job, Job):
+        changed = job.replace(dict(sets)) if sets else job
+        return Loaded(changed, dict.fromkeys(changed.flat(), IN_PYTHON), (), Path.cwd(), ())
+    run = run_of(job)
+    return load(run.path if run else job, sets=sets, environment=job_values())
+
+
+def run_of(word: str | Path) -> Run | None:
+    """The run that ``word`` names, or None when it is the path of a job file."""
+    path = Path(word)
+    if path.is_dir():
+        return Run(RunFolder(path)) if RunFolder(path).is_run() else None
+    if path.is_file() or path.suffix == ".toml":
+        return None
+    try:
+        return Run(word)
+    except PacelineError as error:
+        raise Refused(
+            f"there is no job file and no run {str(word)!r}",
+            exit_code=Exit.USAGE,
+            key="JOB",
+            seen=str(word),
+            rule="JOB is a job file (….toml) or a run: its folder, its name, or `last`",
+            allowed=error.allowed,
+            use=_nearest_file(path) or "paceline job new > job.toml",
+        ) from error
+
+
+def check_job(job: str | Path, sets: Sets = ()) -> Loaded:
+    """:func:`load_job`, and what can be known without preparing data: layout, model and sources.
+
+    Raises:
+        Refused: (2, 10) the layout breaks a rule; (20) a source is missing, empty or not readable.
+    """
+    from paceline.compute.data.sources import resolve
+    from paceline.compute.data.spec import DataSpec, given_tokenizer
+    from paceline.plan.layout import Layout
+    from paceline.plan.rules import Facts, check
+
+    loaded = load_job(job, sets)
+    found = loaded.job
+    where = loaded.origins.get("layout.use", "")
+    check(
+        Layout.parse(found.layout.use, where),
+        Facts(
+            widths=found.model.widths(found.model.own_vocab_size() or 1),
+            global_batch=found.train.global_batch_size,
+            optimizer=found.optimizer.name,
+        ),
+        where,
+    )
+    if found.data.train is not None:
+        spec = DataSpec.from_job(found)
+        given_tokenizer(spec.tokenizer)
+        resolve(spec.train)
+        if not isinstance(spec.eval, float):
+            resolve(spec.eval, key="data.eval")
+    return loaded
+
+
+def _nearest_file(path: Path) -> str:
+    from difflib import get_close_matches
+
+    folder = path.parent
+    names = [p.name for p in folder.glob("*.toml")] if folder.is_dir() else []
+    found = get_close_matches(path.name + ".toml", names, n=1, cutoff=0.4)
+    return str(folder / found[0]) if found else ""

@@ -1,0 +1,135 @@
+"""``pl.plan``: which layout, on what hardware, and is it worth it at all. Starts nothing, no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from paceline.api.jobs import load_job
+from paceline.api.surroundings import cache_folder, environment
+from paceline.ledger.outcome import Exit, Refused
+
+if TYPE_CHECKING:
+    from paceline.job import Job
+    from paceline.plan.answer import Plan
+    from paceline.plan.cluster import Cluster
+    from paceline.plan.layout import Layout
+    from paceline.plan.measured import Measured
+
+
+def plan(
+    job: Job | str | Path,
+    *,
+    cluster: str | Cluster | None = None,
+    layout: str | Layout | None = None,
+    top: int = 5,
+    what_if: Mapping[str, Sequence[Any]] | None = None,
+) -> Plan:
+    """Choose a layout for a job.
+
+    Args:
+        job: a job, a job file or a run.
+        cluster: a name of interface §5 or a value; default the job's ``cluster.use`` (``this``).
+        layout: to be priced; default the job's ``layout.use`` (``auto``: the best of all).
+        top: candidates to list.
+        what_if: job keys and the values to ask about; ``cluster.`` may be left out.
+
+    Raises:
+        Refused: 2, 10, 11, 12, 13 or 14, with the nearest job that is possible.
+    """
+    from paceline.plan.search import plan as search
+
+    found = load_job(job).job
+    where = "--layout" if layout is not None else "layout.use"
+    return search(
+        found,
+        cluster=resolve_cluster(cluster if cluster is not None else found.cluster.use, found.run.device),
+        measured=measured_here(),
+        layout=layout if layout is not None else found.layout.use,
+        top=top,
+        what_if=what_if or {},
+        where=where,
+    )
+
+
+def resolve_cluster(cluster: str | Cluster, device: str = "auto") -> Cluster:
+    """A cluster by name; this machine is probed only where the name needs it."""
+    if not isinstance(cluster, str):
+        return cluster
+    from paceline.plan.cluster import parse_cluster
+
+    needs_probe = cluster.strip() == "this" or cluster.endswith(".toml")
+    return parse_cluster(cluster, this=this_cluster(device) if needs_probe else None, where="--cluster")
+
+
+def this_cluster(device: str = "auto") -> Cluster:
+    """``this``: the visible devices, or the CPU's cores."""
+    from paceline.launch.machine import machine_cluster, probe
+
+    return machine_cluster(probe(environment()), device)
+
+
+def measured_here() -> Measured | None:
+    """What this machine was measured to reach, from the cache; None when it never was."""
+    from paceline.launch.machine import probe
+    from paceline.plan.measured import Measured, machine_key, measurement_path
+
+    machine = probe(environment())
+    key = machine_key(machine.cpu_model, machine.cores, machine.memory_bytes)
+    return Measured.read(measurement_path(cache_folder(), key), key)
+
+
+def scale_by(
+    job: Job, counts: Iterable[int], *, cluster: str | Cluster | None = None, layout: str | None = None
+) -> list[dict[str, Any]]:
+    """The best plan for each number of devices: cost and speed-up over the first that is possible."""
+    base = resolve_cluster(cluster if cluster is not None else job.cluster.use, job.run.device)
+    rows: list[dict[str, Any]] = []
+    for count in counts:
+        hosts = max(1, -(-count // base.devices)) if base.hosts > 1 or not base.is_cpu else 1
+        smaller = replace(base, hosts=hosts, devices=count // hosts if count % hosts == 0 else count)
+        row: dict[str, Any] = {"devices": count}
+        try:
+            best = plan(job, cluster=smaller, layout=layout, top=1).best
+            row |= {"layout": str(best.layout), "step_s": list(best.step_s), "usd": best.usd}
+            row |= {"tokens_per_s": best.tokens_per_s, "hours": best.hours and list(best.hours)}
+            first = next((r for r in rows if "tokens_per_s" in r), row)
+            row["speed_up"] = best.tokens_per_s / first["tokens_per_s"]
+        except Refused as error:
+            row |= {"refused": error.message, "exit_code": error.exit_code}
+        rows.append(row)
+    return rows
+
+
+def parse_counts(text: str) -> list[int]:
+    """``1,2,8,64`` → [1, 2, 8, 64]."""
+    words = [word.strip() for word in text.split(",")]
+    if not all(word.isascii() and word.isdigit() and int(word) for word in words):
+        raise Refused(
+            "--scale needs numbers of devices",
+            exit_code=Exit.USAGE,
+            key="--scale",
+            seen=text,
+            rule="whole numbers above 0, with commas between them",
+            use="--scale 1,2,8,64",
+        )
+    return sorted({int(word) for word in words})
+
+
+def parse_what_if(words: Iterable[str]) -> dict[str, list[Any]]:
+    """``KEY=V1,V2`` words → values by key; a repeated flag adds one value, which may then hold commas.
+
+    ``--what-if layout.use=fsdp=2,mbs=4 --what-if layout.use=dp=2`` asks about two layouts.
+    """
+    from paceline.job.sets import parse_set_value, split_set
+
+    pairs = [split_set(word) for word in words]
+    keys = [key for key, _ in pairs]
+    asked: dict[str, list[Any]] = {}
+    for key, text in pairs:
+        whole = keys.count(key) > 1 or text.lstrip().startswith(("[", "{", '"'))
+        parts = [text] if whole else text.split(",")
+        asked.setdefault(key, []).extend(parse_set_value(part) for part in parts)
+    return asked
