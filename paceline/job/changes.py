@@ -9,8 +9,8 @@ from typing import Any, Literal
 from paceline.job.job import Job
 from paceline.job.names import nearest
 from paceline.job.presets import ModelWidths
-from paceline.job.refusals import value_text
 from paceline.job.schema import is_table, leaf_of, leaves
+from paceline.job.words import value_text
 from paceline.ledger.outcome import Exit, Refused
 
 Rule = Literal["free", "schedule", "moved", "allowed"]
@@ -143,7 +143,7 @@ def _needs_permission(refused: list[Change]) -> Refused:
         key=first.key,
         seen=f"{_text(first.old)} in the run, {_text(first.new)} in the job{more}",
         rule="it changes the mathematics, so a resumed run keeps it unless it is allowed by name",
-        allowed="layout, cluster, device, length, [eval] [checkpoint] [restart] [track] [run] may change freely",
+        allowed="free: layout, cluster, device, length, [eval] [checkpoint] [restart] [track] [run]",
         use=" ".join(f"--allow-change {change.key}" for change in refused),
     )
 

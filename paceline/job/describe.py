@@ -7,9 +7,9 @@ from typing import Any
 
 from paceline.job.names import nearest, other_name, other_names
 from paceline.job.presets import presets
-from paceline.job.refusals import default_text
 from paceline.job.schema import Leaf, leaf_of, leaves
 from paceline.job.tables.root import Tables
+from paceline.job.words import default_text
 from paceline.ledger.outcome import Exit, Refused
 
 
@@ -137,6 +137,9 @@ def _tidy(node: Any) -> None:
     node.pop("about", None)
     if isinstance(node.get("title"), str):
         node.pop("title")
+    if "anyOf" in node:  # pydantic leaves the limits of text quantities under its own names
+        for limit in ("ge", "gt", "le", "lt"):
+            node.pop(limit, None)
     options = [o for o in node.get("anyOf", []) if o != {"type": "null"}]
     if len(options) == 1:
         node.pop("anyOf")

@@ -143,6 +143,15 @@ class Job(Tables):
 
     def _check_together(self) -> None:
         """Rules between tables."""
+        if self.extends is not None:
+            raise Refused(
+                "extends is a key of a job file",
+                exit_code=Exit.USAGE,
+                key="extends",
+                seen=f'extends = "{self.extends}"',
+                rule="it names the file under this file; elsewhere there is no such file",
+                use="Job.load(base).replace({…}), or extends in the file",
+            )
         longest = self.model.widths(1).max_position_embeddings
         if self.data.sequence_length > longest:
             raise Refused(

@@ -11,10 +11,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from paceline.job.arrivals import arrival_of
+from paceline.job.flags import flagged
 from paceline.job.lines import Place, shortened
 from paceline.job.names import unknown
-from paceline.job.refusals import exclusive, not_a_table, not_arrived, value_text
-from paceline.job.schema import Leaf, groups, is_table, leaf_of, pattern
+from paceline.job.refusals import exclusive, not_a_table, not_arrived
+from paceline.job.schema import groups, is_table, leaf_of, pattern
+from paceline.job.words import value_text
 from paceline.ledger.outcome import Refused
 
 
@@ -31,7 +34,8 @@ class Layer:
         """Origin of ``key``: the file with the line of the key, or of the nearest thing around it."""
         while key:
             if key in self.places:
-                return f"{self.name}:{self.places[key].line}"
+                line = self.places[key].line
+                return f"{self.name}:{line}" if line else self.name
             key = key.rpartition(".")[0]
         return self.name
 
@@ -75,9 +79,9 @@ def checked(layer: Layer) -> Layer:
         if leaf is None:
             raise _not_a_key(layer, key, value)
         if value is not None:
-            number = leaf.arrives or leaf.later(value)
-            if number and not (leaf.arrives and _is_default(leaf, value)):
-                raise placed(not_arrived(key, value, number), where)
+            number = arrival_of(leaf, value)
+            if number:
+                raise placed(not_arrived(key, value, number), where, flag=layer.flag)
             if leaf.arrives:
                 continue
         values[key] = value
@@ -91,8 +95,8 @@ def checked(layer: Layer) -> Layer:
 def placed(error: Refused, where: str, *, flag: bool = False) -> Refused:
     """``error`` with the place of the value that it is about."""
     error.where = error.where or where
-    if flag and error.key and error.use.startswith(f"{error.key} = "):
-        error.use = f"--set {error.key}={error.use.partition(' = ')[2]}"
+    if flag:
+        error.use = flagged(error.use)
     return error
 
 
@@ -105,13 +109,3 @@ def _not_a_key(layer: Layer, key: str, value: Any) -> Refused:
     if key.startswith("control."):
         return placed(not_arrived(key, value, "05"), where)
     return unknown(key, layer.text(key, value), where, flag=layer.flag)
-
-
-def _is_default(leaf: Leaf, value: object) -> bool:
-    """Whether a raw value says what the default says already."""
-    default = leaf.default
-    if isinstance(value, list):
-        value = tuple(value)
-    if type(value) is type(default):
-        return bool(value == default)
-    return isinstance(value, str) and default is not None and f'"{value}"' == leaf.about.shown

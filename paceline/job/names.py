@@ -7,10 +7,13 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from paceline.job.flags import flagged
 from paceline.job.schema import leaves, table_names
 from paceline.ledger.outcome import Exit, Refused
 
 NEAR = 0.6
+# A name of another table has to be this much nearer to be what was meant.
+NEAR_ELSEWHERE = 0.75
 
 
 @dataclass(frozen=True)
@@ -68,18 +71,20 @@ def nearest(key: str) -> str:
         return get_close_matches(key, same, 1, 0)[0]
     table = key.rpartition(".")[0]
     if table in table_names():
-        siblings = [name for name in names if name.startswith(table + ".")]
-        near = get_close_matches(key, siblings, 1, NEAR)
-        inner = {name.rpartition(".")[2]: name for name in siblings}
-        by_last = get_close_matches(last, list(inner), 1, NEAR)
-        if by_last or near:
-            return inner[by_last[0]] if by_last else near[0]
-    found = get_close_matches(key, names, 1, NEAR)
-    if not found:
-        inner = {name.rpartition(".")[2]: name for name in reversed(names)}
-        close = get_close_matches(last, list(inner), 1, 0.75)
-        found = [inner[close[0]]] if close else []
-    return found[0] if found else ""
+        siblings = {n.rpartition(".")[2]: n for n in names if n.rpartition(".")[0] == table}
+        near = get_close_matches(last, list(siblings), 1, NEAR)
+        if near:
+            return siblings[near[0]]
+    elif not table:
+        near = get_close_matches(key, [name for name in names if "." not in name], 1, NEAR)
+        if near:
+            return near[0]
+    inner = {name.rpartition(".")[2]: name for name in reversed(names)}
+    far = get_close_matches(last, list(inner), 1, NEAR_ELSEWHERE)
+    if far:
+        return inner[far[0]]
+    near = get_close_matches(table.partition(".")[0], list(table_names()), 1, NEAR) if table else []
+    return nearest(f"{near[0]}.{last}") if near and near[0] != table else ""
 
 
 def unknown(key: str, text: str, where: str, *, flag: bool = False) -> Refused:
@@ -93,9 +98,14 @@ def unknown(key: str, text: str, where: str, *, flag: bool = False) -> Refused:
     other = other_name(key)
     ours = (other.ours if other else "") or ("" if other else nearest(key))
     use = other.use if other and other.use else _assignment(ours, text, flag)
+    if flag:
+        use = flagged(use)
+    if not use:
+        table = key.partition(".")[0]
+        use = f"paceline job keys {table}" if table in table_names() else "paceline job keys"
     rule = "keys are strict; "
     if other:
-        rule += f"{other.name} is the name of {other.of}" + (f": {other.why}" if other.why else "")
+        rule += f"{other.name} is the {_and(other.of)} name" + (f": {other.why}" if other.why else "")
     else:
         rule += f"the nearest is {ours}" if ours else "`paceline job keys` lists them"
     return Refused(
@@ -107,6 +117,11 @@ def unknown(key: str, text: str, where: str, *, flag: bool = False) -> Refused:
         use=use,
         where=where,
     )
+
+
+def _and(names: str) -> str:
+    first, mark, last = names.rpartition(", ")
+    return f"{first} and {last}" if mark else names
 
 
 def _assignment(key: str, text: str, flag: bool) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from pydantic import ValidationError
@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from paceline.job.lines import shortened
 from paceline.job.quantities import QuantityError
 from paceline.job.schema import ANY, Leaf, arrival, is_table, leaf_of, leaves
+from paceline.job.words import choices, example, expected, value_text
 from paceline.ledger.outcome import Exit, Refused
 
 _LIMITS = {
@@ -45,21 +46,24 @@ def from_validation(error: ValidationError) -> Refused:
     value = first.get("input")
     if leaf is None and is_table(name):
         return not_a_table(name, value)
-    return wrong_value(name, value, rule, allowed=allowed, use=use)
+    return wrong_value(name, value, rule, allowed=allowed, use=use, range_=str(first["type"]) in _LIMITS)
 
 
-def wrong_value(name: str, value: object, rule: str, *, allowed: str = "", use: str = "") -> Refused:
+def wrong_value(
+    name: str, value: object, rule: str, *, allowed: str = "", use: str = "", range_: bool = False
+) -> Refused:
     """The error for a value of ``name`` that breaks ``rule``; ``use`` is a TOML value."""
     leaf = leaf_of(name)
-    if not use and leaf is not None:
-        use = default_text(leaf, toml=True)
+    if leaf is not None and not use:
+        plain_text = rule == _TYPES["string_type"] and isinstance(value, int | float)
+        use = f'"{value}"' if plain_text else example(leaf)
     return Refused(
-        f"{name}: {article(leaf)} is expected" if leaf else f"{name} is not acceptable",
+        f"{name} is out of range" if range_ else f"{name}: {expected(leaf)} is expected",
         exit_code=Exit.USAGE,
         key=name,
         seen=f"{name} = {value_text(value)}",
         rule=rule,
-        allowed=allowed or (", ".join(leaf.choices) if leaf else ""),
+        allowed=allowed or (", ".join(choices(leaf)) if leaf else ""),
         use=f"{name} = {use}" if use else "",
     )
 
@@ -84,10 +88,8 @@ def not_arrived(name: str, value: object, number: str) -> Refused:
     """A key or value that comes with a later capability: refused by name, never ignored."""
     leaf = leaf_of(name)
     whole = leaf is None or bool(leaf.arrives)
-    here = [c for c in leaf.choices if not leaf.later(c)] if leaf and not whole else []
-    use = "leave it out"
-    if leaf and not whole:
-        use = f"{name} = {default_text(leaf, toml=True)}"
+    here = choices(leaf) if leaf and not whole else ()
+    use = f"{name} = {example(leaf)}" if leaf and not whole else "leave it out"
     return Refused(
         f"{name} is not in this version" if whole else f"{name}: {value_text(value)} is not in this version",
         exit_code=Exit.USAGE,
@@ -112,52 +114,6 @@ def exclusive(names: Iterable[str], where: str) -> Refused:
         use=f"leave {given[1]} out",
         where=where,
     )
-
-
-def value_text(value: object) -> str:
-    """A value as it would stand in TOML, on one line."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str):
-        return shortened('"' + "".join(c if c.isprintable() else repr(c)[1:-1] for c in value) + '"')
-    if isinstance(value, int) and abs(value) > 10**40:
-        return f"a number of {value.bit_length()} bits"
-    if isinstance(value, Mapping):
-        return shortened("{" + ", ".join(f"{k} = {value_text(v)}" for k, v in list(value.items())[:4]) + "}")
-    if isinstance(value, list | tuple):
-        return shortened("[" + ", ".join(value_text(v) for v in value[:6]) + "]")
-    return shortened(str(value))
-
-
-def default_text(leaf: Leaf, *, toml: bool = False) -> str:
-    """The default in words; with ``toml`` only what can be pasted, else empty."""
-    from paceline.job.interval import Interval
-
-    if leaf.about.shown and not toml:
-        return leaf.about.shown
-    default = leaf.default
-    if default is None:
-        return "" if toml else "–"
-    if isinstance(default, Interval):
-        return f'"{default}"'
-    if leaf.form == "Duration":
-        from paceline.job.quantities import print_duration
-
-        return f'"{print_duration(default)}"'
-    return value_text(default)
-
-
-def article(leaf: Leaf | None) -> str:
-    """``an Interval``, ``a Count``, ``one of auto, cpu, cuda`` …"""
-    if leaf is None:
-        return "a value"
-    if leaf.choices and not leaf.about.form:
-        return "one of " + ", ".join(leaf.choices)
-    plain = {"int": "whole number", "float": "number", "str": "text", "bool": "true or false"}
-    word = plain.get(leaf.form, leaf.form)
-    if word in ("text", "true or false"):
-        return word
-    return f"{'an' if word[0] in 'aeiouAEIOU' else 'a'} {word}"
 
 
 def _explained(found: dict[str, Any], leaf: Leaf | None) -> tuple[str, str, str]:

@@ -155,7 +155,8 @@ def _choices(annotation: Any) -> Iterator[str]:
 
 def flatten(nested: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """(dotted name, value) of every key of a nested mapping; descends into tables of the schema only."""
-    for name, value in nested.items():
+    for raw, value in nested.items():
+        name = str(raw)
         # A quoted key with a dot in it is not a path, and no key of ours.
         full = f"{prefix}{name}" if name and "." not in name else f'{prefix}"{name}"'
         if isinstance(value, Mapping) and (is_table(full) or full == "control"):

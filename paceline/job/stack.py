@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from paceline.job.files import DEFAULTS_FILES, read_defaults, read_file
-from paceline.job.layers import Layer, Merged
+from paceline.job.layers import Layer, Merged, checked
 from paceline.job.sets import Sets, from_sets
 from paceline.ledger.outcome import Refused
 
@@ -49,7 +49,7 @@ def stack(
     if not resolved:
         for layer in read_defaults(DEFAULTS_FILES if defaults_files is None else defaults_files):
             joined.merged.lay(layer)
-        joined.merged.lay(Layer(ENVIRONMENT, dict(environment or {})))
+        joined.merged.lay(checked(Layer(ENVIRONMENT, dict(environment or {}))))
     for file, layer in read_file(path, name):
         joined.merged.lay(layer)
         joined.files.append(file)

@@ -8,43 +8,16 @@ from typing import Any
 import tomli_w
 
 from paceline.job.load import Loaded
-from paceline.job.presets import WIDTHS, find_preset
-from paceline.job.refusals import default_text
 from paceline.job.schema import Leaf, arrival, flatten, leaves
+from paceline.job.words import choices, default_text, example
 from paceline.ledger.outcome import Exit, Refused
 
 SCHEMA_FILE = "job.schema.json"
 KINDS = {"pretrain": "", "sft": "06", "vision": "06", "federated": "07", "claim": "05"}
 # What a new job sets; every other key stands beside it as a comment, at its default.
-_SET = {"data.train": '"input.txt"', "model.preset": '"tiny"', "train.steps": "200"}
+_SET = ("data.train", "model.preset", "train.steps")
 _FIRST = ("data", "model", "train", "optimizer", "eval", "layout", "run")
 _NOTE_AT = 44
-_EXAMPLES = {
-    "extends": '"base.toml"',
-    "run.name": '"my-run"',
-    "run.scratch": '"scratch"',
-    "data.residency": '"site-a"',
-    "train.epochs": "1.0",
-    "train.tokens": '"10B"',
-    "train.max_time": '"50min"',
-    "model.vocab_size": "8192",
-    "model.head_dim": "64",
-    "model.num_key_value_heads": "2",
-    "model.hidden_act": '"silu"',
-    "model.rope_scaling": '{rope_type = "linear", factor = 2.0}',
-    "model.attention_bias": "false",
-    "cluster.hosts": "1",
-    "cluster.devices": "8",
-    "cluster.accelerator": '"H100-SXM-80GB"',
-    "cluster.memory": '"80GB"',
-    "cluster.link.intra": '"450GB"',
-    "cluster.link.inter": '"400Gbit"',
-    "cluster.latency.inter": '"5us"',
-    "cluster.usd_per_device_hour": "2.99",
-    "cluster.device_mtbf": '"20000h"',
-    "layout.deadline": '"24h"',
-    "layout.budget_usd": "500.0",
-}
 
 
 def show(loaded: Loaded) -> str:
@@ -104,20 +77,10 @@ def new(kind: str = "pretrain") -> str:
     return "\n".join(lines) + "\n"
 
 
-def example(leaf: Leaf) -> str:
-    """A TOML value for a key: its default, else one that shows the form."""
-    if leaf.name in _SET or leaf.name in _EXAMPLES:
-        return _SET.get(leaf.name) or _EXAMPLES[leaf.name]
-    name = leaf.name.removeprefix("model.")
-    if leaf.table == "model" and name in WIDTHS:
-        return inline(find_preset("tiny").widths[name])
-    return default_text(leaf, toml=True)
-
-
 def _line(leaf: Leaf) -> str:
     note = leaf.meaning + (f" ({leaf.about.unit})" if leaf.about.unit else "")
     if leaf.choices and not leaf.about.form:
-        note = " | ".join(choice for choice in leaf.choices if not leaf.later(choice)) + " · " + note
+        note = " | ".join(choices(leaf)) + " · " + note
     if leaf.default is None:
         note += f" · default: {default_text(leaf)}"
     off = "" if leaf.name in _SET else "# "

@@ -64,11 +64,11 @@ class DataTable(Table):
     @field_validator("tokenizer")
     @classmethod
     def _tokenizer(cls, name: str) -> str:
-        if not name.startswith("bpe:") and name.strip():
+        if name == "bytes" or name.endswith(".json"):
             return name
         found = _BPE.fullmatch(name)
         if found is None or not SMALLEST_BPE <= int(found[1]) <= LARGEST_BPE:
-            rule = f"bpe:N trains a vocabulary of N tokens, from {SMALLEST_BPE} to {LARGEST_BPE}"
+            rule = f"bytes, a tokenizer.json, or bpe:N of {SMALLEST_BPE} to {LARGEST_BPE} tokens"
             raise QuantityError(rule, allowed="bytes, bpe:8192, tokenizer.json", use=f'"{DEFAULT_TOKENIZER}"')
         return name
 

@@ -9,7 +9,7 @@ from paceline.job.tables.types import Strings
 class LoraTable(Table):
     """Adapters beside frozen matrices."""
 
-    rank: int = key(8, "rank of the adapters", form="int", shown="–", arrives="06", ge=1)
+    rank: int | None = key(None, "rank of the adapters", form="int", shown="–", arrives="06", ge=1)
     alpha: float | None = key(None, "scale of the adapters", form="float", shown="2·rank", arrives="06", gt=0)
     dropout: float = key(0.0, "dropout before the adapter", form="float", arrives="06", ge=0, lt=1)
     targets: str | Strings = key("all-linear", "which matrices", form="str or list", arrives="06")
