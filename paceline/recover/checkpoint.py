@@ -78,7 +78,7 @@ def latest(folder: Path) -> Path | None:
     try:
         manifest.read(path)
     except Damaged as fault:
-        raise damaged(path, Problem(path.name, fault.tensor, fault.what)) from fault
+        raise damaged(path, Problem(fault.file or manifest.NAME, fault.tensor, fault.what)) from fault
     return path
 
 
@@ -109,7 +109,7 @@ def _fault(path: Path) -> str:
     try:
         manifest.read(path)
     except Damaged as fault:
-        return fault.what
+        return str(Problem(fault.file, fault.tensor, fault.what)) if fault.file else fault.what
     return ""
 
 
@@ -124,7 +124,7 @@ def open_manifest(step_dir: Path) -> Manifest:
     try:
         return manifest.read(step_dir)
     except Damaged as fault:
-        raise damaged(step_dir, Problem(manifest.NAME, fault.tensor, fault.what)) from fault
+        raise damaged(step_dir, Problem(fault.file or manifest.NAME, fault.tensor, fault.what)) from fault
 
 
 def damaged(step_dir: Path, problem: Problem) -> Failed:
@@ -237,7 +237,7 @@ def list_checkpoints(folder: Path) -> list[dict[str, Any]]:
         try:
             table = manifest.read(path)
         except Damaged as fault:
-            row["problem"] = f"{fault.tensor} {fault.what}".strip()
+            row["problem"] = str(Problem(fault.file or manifest.NAME, fault.tensor, fault.what))
         except Refused as error:
             row["problem"] = error.message
         else:

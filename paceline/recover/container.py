@@ -35,9 +35,9 @@ ITEM_BYTES = {
 class Damaged(Exception):
     """A file that is not what it should be; the caller knows the checkpoint and says what to do."""
 
-    def __init__(self, what: str, tensor: str = "") -> None:
+    def __init__(self, what: str, tensor: str = "", file: str = "") -> None:
         super().__init__(what)
-        self.what, self.tensor = what, tensor
+        self.what, self.tensor, self.file = what, tensor, file
 
 
 @dataclass(frozen=True)

@@ -27,8 +27,8 @@ FORMAT = 1
 NAME = "manifest.json"
 MOST_BYTES = 1 << 30
 IDENTITY = ("run_id", "job_hash", "data_hash", "tokenizer_hash", "code_hash")
-_STEP = re.compile(r"step-(\d{8,18})")
-_SHARD = re.compile(r"rank-\d{5,9}\.safetensors")
+_STEP = re.compile(r"step-([0-9]{8,18})")
+_SHARD = re.compile(r"rank-[0-9]{5,9}\.safetensors")
 _HASH = re.compile(r"[0-9a-f]{32}")
 
 
@@ -195,19 +195,24 @@ def _bytes(path: Path) -> bytes:
 
 
 def check_size(path: Path, size: int) -> None:
-    """Raises Damaged unless this is a regular file of this size."""
-    fd = open_regular(path)
+    """Raises Damaged, naming the file, unless this is a regular file of this size."""
+    try:
+        fd = open_regular(path)
+    except Damaged as fault:
+        raise Damaged(fault.what, file=path.name) from None
     try:
         found = os.fstat(fd).st_size
     finally:
         os.close(fd)
     if found != size:
-        raise Damaged(f"{path.name} is {found} bytes, {size} expected")
+        raise Damaged(f"{found} bytes, {size} expected", file=path.name)
 
 
 def _check_format(table: Mapping[str, Any], step_dir: Path) -> None:
     found = table.get("format")
-    if type(found) is int and found > FORMAT:
+    if type(found) is not int or found < 1:
+        raise Damaged("says no format version")
+    if found > FORMAT:
         raise Refused(
             f"{step_dir.name} was written by a newer Paceline",
             exit_code=Exit.MISMATCH,

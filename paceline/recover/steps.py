@@ -27,8 +27,8 @@ from paceline.recover.container import Damaged, open_regular
 
 LATEST = "latest"
 MARKER = "saving.json"
-_HIDDEN = re.compile(r"\.(step-\d{8,18})\.(tmp|old|gone)-(.+)")
-_LATEST = re.compile(r"(step-\d{8,18}) ([0-9a-f]{32})\n")
+_HIDDEN = re.compile(r"\.(step-[0-9]{8,18})\.(tmp|old|gone)-(.+)")
+_LATEST = re.compile(r"(step-[0-9]{8,18}) ([0-9a-f]{32})\n")
 
 
 def hidden(folder: Path, step: int, kind: str, attempt: int) -> Path:
@@ -85,6 +85,8 @@ def hash_of(path: Path) -> str:
 
 def clear_leftovers(folder: Path, *, attempt: int, own: Path) -> None:
     """Remove what killed saves and deletions left behind; never the folder of a save that is going on."""
+    for path in (*folder.glob(f".{LATEST}.*"), *folder.glob(".probe-*")):
+        path.unlink(missing_ok=True)
     for path in _hidden_folders(folder, "gone"):
         remove(path)
     for path in _hidden_folders(folder, "tmp"):
@@ -273,7 +275,7 @@ def check_store(folder: Path, need_bytes: int = 0) -> None:
         folder.mkdir(exist_ok=True)
         probe = folder / f".probe-{process.host()}-{os.getpid()}"
         try:
-            atomic.write_text(probe, "a checkpoint can be written here\n")
+            probe.write_text("a checkpoint can be written here\n", encoding="utf-8")
         finally:
             probe.unlink(missing_ok=True)
         if _free(folder)[0] < need_bytes:

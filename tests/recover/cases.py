@@ -27,7 +27,7 @@ Values = dict[str, np.ndarray]
 
 
 class Odd(nn.Module):
-    """Rows that 4 ranks cut unevenly (11, 7) or leave a rank without (5, 1), a tied head, buffers of two kinds."""
+    """Rows that 4 ranks cut unevenly (11, 7) or leave a rank without (5, 1), a tied head, two buffers."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -152,7 +152,7 @@ def held_rows(first: int, last: int) -> list:
 def test_columns_and_strided_pieces_land_in_their_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What tensor parallelism will ask of the format: a cut along another dim, and several boxes of one tensor."""
+    """What tensor parallelism will ask of the format: a cut along another dim, several boxes of a tensor."""
     from paceline.recover.slices import Box
 
     full = torch.arange(48, dtype=torch.bfloat16).reshape(6, 8)
