@@ -79,7 +79,7 @@ def _answer(plan: Mapping[str, Any]) -> Html:
     return section(
         "answer",
         "The answer",
-        tag("div", tag("h3", "What a step consists of", style="margin-top:0"), body, cls="card"),
+        tag("div", tag("h3", "What a step consists of"), body, cls="card"),
         lead=decision_words(plan),
     )
 

@@ -8,7 +8,7 @@ from typing import Literal
 
 from paceline.evidence.facts import Facts, finite
 from paceline.evidence.page.numbers import clock, figures, grouped, percent, seconds
-from paceline.evidence.waste import phase_shares, waste_rows
+from paceline.evidence.waste import phase_shares, reason_words, waste_rows
 from paceline.ledger.outcome import MEANING, Exit
 
 Tone = Literal["good", "warn", "bad"]
@@ -122,9 +122,9 @@ def _lost(facts: Facts) -> str:
     if not waste:
         return text + "; nothing else took more than half a percent."
     worst = waste[0]
-    name = " ".join(w for w in (worst["phase"], f"({worst['reason']})" if worst["reason"] else "") if w)
+    name = f"{reason_words(worst['phase'], worst['reason'])} ({worst['phase']})"
     spent = seconds(worst["seconds"])
-    return f"{text}; the largest other account is {name}, {percent(worst['share'])} or {spent}."
+    return f"{text}; most of the rest went to {name}: {percent(worst['share'])}, {spent} of device time."
 
 
 def _in_time(facts: Facts) -> str:

@@ -13,6 +13,16 @@ from paceline.ledger.spans import PHASES
 EXPLAINED = {"update": "optimizer", "deliver": "communication", "recover": "checkpoint"}
 LINE_ORDER = ("plan", "compute", "update", "deliver", "recover", "idle")
 USEFUL = ("compute", "update")
+REASONS = {  # accounts whose short names a newcomer may not know
+    ("idle", "peer"): "waiting for a late rank",
+    ("idle", "data"): "waiting for data",
+    ("idle", "host"): "gaps of the host",
+    ("idle", "start-up"): "start-up",
+    ("idle", "ledger"): "keeping the ledger",
+    ("recover", "checkpoint"): "saving checkpoints",
+    ("compute", "evaluate"): "evaluation",
+    ("unattributed", ""): "in no account",
+}
 WORTH_A_WORD = 0.0005  # smaller shares print as 0.0
 
 
@@ -27,6 +37,11 @@ def phase_shares(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 def waste_rows(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Accounts that bring no step nearer (everything but compute and update), the largest first."""
     return sorted((r for r in rows if r["phase"] not in USEFUL), key=lambda r: -r["share"])
+
+
+def reason_words(phase: str, reason: str) -> str:
+    """The account's reason in words."""
+    return REASONS.get((phase, reason), reason)
 
 
 def time_line(source: RunFolder | Sequence[Mapping[str, Any]]) -> str:

@@ -12,11 +12,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from paceline.evidence.page.html import Html, tag
-from paceline.evidence.page.numbers import figures, grouped, nice_ticks
+from paceline.evidence.page.numbers import figures, grouped, nice_ticks, tick_texts
 
 POINTS = 400  # more than a screen can show of one line
 WIDE, NARROW = (960, 300), (372, 250)
-LEFT, RIGHT, TOP, BOTTOM = 52, 14, 12, 34
+LEFT, RIGHT, TOP, BOTTOM = 52, 14, 12, 26
 
 
 @dataclass(frozen=True)
@@ -32,10 +32,11 @@ class Series:
 
 @dataclass(frozen=True)
 class Level:
-    """A horizontal reference, with ``low`` and ``high`` a band around it."""
+    """A horizontal reference; ``low`` to ``high`` is a band around it, ``short`` is written on the line."""
 
     name: str
     value: float
+    short: str = ""
     low: float | None = None
     high: float | None = None
     ink: str = "ink-quiet"
@@ -125,12 +126,13 @@ class Chart:
     ) -> list[Html]:
         x0, x1, y0, y1 = self._bounds()
         parts = []
-        for y in nice_ticks(y0, y1, 5):
+        ticks = nice_ticks(y0, y1, 5)
+        for y, text in zip(ticks, tick_texts(ticks), strict=True):
             parts.append(tag("line", x1=LEFT, x2=width - RIGHT, y1=py(y), y2=py(y), cls="grid"))
-            parts.append(tag("text", self.show(y), x=LEFT - 7, y=py(y) + 4, cls="tick-y"))
+            parts.append(tag("text", text, x=LEFT - 7, y=py(y) + 4, cls="tick-y"))
         for x in nice_ticks(x0, x1, 8 if width > 600 else 4):
             parts.append(tag("text", grouped(x), x=px(x), y=height - BOTTOM + 18, cls="tick-x"))
-        parts.append(tag("text", self.x_name, x=width - RIGHT, y=height - 3, cls="axis-x"))
+        parts.append(tag("text", self.x_name, x=LEFT - 7, y=height - BOTTOM + 18, cls="tick-y"))
         if self.y_name:
             parts.append(tag("text", self.y_name, x=LEFT + 4, y=TOP + 4, cls="axis-y"))
         return parts
@@ -152,6 +154,7 @@ class Chart:
                 )
             y = py(level.value)
             parts.append(tag("line", x1=LEFT, x2=width - RIGHT, y1=y, y2=y, cls=f"level {level.ink}"))
+            parts.append(tag("text", level.short, x=width - RIGHT, y=y - 5, cls="level-text"))
         return parts
 
     def _series(self, s: Series, px: Callable[[float], float], py: Callable[[float], float]) -> Html:
@@ -199,12 +202,18 @@ def thinned(xs: Sequence[float], ys: Sequence[float], limit: int = POINTS) -> li
 
 
 def smoothed(ys: Sequence[float], span: int) -> list[float]:
-    """Exponential mean over about ``span`` points, unbiased at the start; gaps are passed over."""
-    keep = 1 - 1 / max(1, span)
-    total = weight = 0.0
-    means = []
+    """Mean of about ``span`` values around each one: centred, so that the line does not trail behind.
+
+    Towards the ends the window shrinks to stay centred; gaps are passed over.
+    """
+    sums, counts = [0.0], [0]
     for y in ys:
-        if math.isfinite(y):
-            total, weight = keep * total + y, keep * weight + 1
-        means.append(total / weight if weight else math.nan)
+        known = math.isfinite(y)
+        sums.append(sums[-1] + (y if known else 0.0))
+        counts.append(counts[-1] + known)
+    means = []
+    for i in range(len(ys)):
+        half = min(span // 2, i, len(ys) - 1 - i)
+        n = counts[i + half + 1] - counts[i - half]
+        means.append((sums[i + half + 1] - sums[i - half]) / n if n else math.nan)
     return means

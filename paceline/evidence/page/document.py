@@ -43,7 +43,7 @@ def tile(name: str, value: object, note: object = "", evidence: str = "") -> Htm
         tag("div", name, cls="name"),
         tag("div", value, cls="figure"),
         tag("div", note, cls="note") if note else None,
-        tag("div", kind(evidence), cls="note") if evidence else None,
+        tag("div", kind(evidence), cls="stands") if evidence else None,
         cls="tile",
     )
 

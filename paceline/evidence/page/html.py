@@ -6,6 +6,8 @@ import html
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from paceline.evidence.page.numbers import grouped
+
 VOID = ("br", "hr", "meta", "line", "rect", "circle", "path", "polyline")
 
 
@@ -39,14 +41,26 @@ def tag(name: str, *children: object, cls: str = "", **attributes: object) -> Ht
 
 
 def table(
-    head: Sequence[object], rows: Iterable[Sequence[object]], *, numbers: Sequence[int] = (), cls: str = ""
+    head: Sequence[object],
+    rows: Iterable[Sequence[object]],
+    *,
+    numbers: Sequence[int] = (),
+    cls: str = "",
+    mark: int | None = None,
 ) -> Html:
-    """A table that scrolls sideways on a narrow screen; ``numbers`` are the right-aligned columns."""
+    """A table that scrolls sideways on a narrow screen.
+
+    ``numbers`` are the right-aligned columns; ``mark`` is the row that stands out; ``cls``: ``snug`` is as narrow
+    as its content, ``wraps`` may break its numbers.
+    """
 
     def cell(kind: str, i: int, value: object) -> Html:
         return tag(kind, value, cls="number" if i in numbers else "")
 
-    body = [tag("tr", *(cell("td", i, value) for i, value in enumerate(row))) for row in rows]
+    body = [
+        tag("tr", *(cell("td", i, value) for i, value in enumerate(row)), cls="chosen" if n == mark else "")
+        for n, row in enumerate(rows)
+    ]
     header = tag("thead", tag("tr", *(cell("th", i, name) for i, name in enumerate(head))))
     return tag("div", tag("table", header, tag("tbody", *body), cls=cls), cls="scroll", tabindex=0)
 
@@ -77,6 +91,8 @@ def value_html(value: Any, depth: int = 0) -> Html:
         return escape("yes" if value else "no")
     if value is None or value == "":
         return tag("span", "–", cls="quiet")
+    if isinstance(value, int):
+        return escape(grouped(value) if abs(value) >= 10_000 else value)
     if isinstance(value, float):
         return escape(f"{value:.6g}")
     return escape(value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 THIN = "\u202f"
 
@@ -92,3 +93,13 @@ def nice_ticks(low: float, high: float, about: int = 5) -> list[float]:
     first = math.ceil(low / step - 1e-9)
     last = math.floor(high / step + 1e-9)
     return [round(i * step, 12) for i in range(first, last + 1)]
+
+
+def tick_texts(ticks: list[float]) -> list[str]:
+    """Round values with the same number of decimals each: as many as their distance needs."""
+    apart = min((b - a for a, b in pairwise(ticks)), default=0.0)
+    if apart <= 0:
+        return [figures(t) for t in ticks]
+    decimals = max(0, -math.floor(math.log10(apart) + 1e-9))
+    decimals += any(abs(t - round(t, decimals)) > apart * 1e-6 for t in ticks)
+    return [f"{t:,.{decimals}f}".replace(",", THIN) for t in ticks]

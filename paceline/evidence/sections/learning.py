@@ -24,11 +24,11 @@ def learning(facts: Facts) -> Html:
 def loss_chart(facts: Facts) -> Chart:
     """Training loss of every step, its running mean, held-out points, and simple models as levels."""
     steps, losses = facts.train.get("step", []), facts.train.get("loss", [])
-    span = max(5, len(losses) // 40)
+    span = max(5, len(losses) // 40) | 1  # odd: a centred mean has a middle
     mean = smoothed([float(v) if is_number(v) else math.nan for v in losses], span)
     series = [
         Series("each step", steps, losses, "faint", "ink-a"),
-        Series(f"training, mean of about {span} steps", steps, mean, "line", "ink-a"),
+        Series(f"training, mean of {span} steps", steps, mean, "line", "ink-a"),
     ]
     if len(losses) <= 30:
         series = [Series("training loss", steps, losses, "line", "ink-a")]
@@ -57,7 +57,7 @@ def baseline_levels(facts: Facts) -> list[Level]:
             value = base["bits_per_byte"] * factor
         if value is not None:
             beside = f", {figures(base['bits_per_byte'])} bits per byte" if "bits_per_byte" in base else ""
-            levels.append(Level(f"{name} model ({figures(value)}{beside})", value))
+            levels.append(Level(f"{name} model: {figures(value)}{beside}", value, f"{name} {figures(value)}"))
     return levels
 
 
@@ -100,7 +100,7 @@ def speed(facts: Facts) -> Html:
     if times is not None:
         cells = (times.p50, times.p95, times.p99, times.worst, times.first)
         heads = ("median", "p95", "p99", "worst", "first step")
-        table_of_times = table(heads, [[seconds(v) for v in cells]], numbers=range(5))
+        table_of_times = table(heads, [[seconds(v) for v in cells]], numbers=range(5), cls="snug")
     return section(
         "speed",
         "Speed",
@@ -120,14 +120,8 @@ def throughput_chart(facts: Facts) -> Chart:
     bounds, planned = finite(best.get("step_s") or []), best.get("tokens_per_s")
     if len(bounds) == 3 and is_number(planned):
         low, mid, high = bounds
-        levels.append(
-            Level(
-                f"planned {grouped(planned)}, 90 % interval",
-                planned,
-                planned * mid / high,
-                planned * mid / low,
-            )
-        )
+        name = f"planned {grouped(planned)}, with its 90 % interval"
+        levels.append(Level(name, planned, low=planned * mid / high, high=planned * mid / low))
     tops = [quantile(finite(rates), 0.995)] if finite(rates) else []
     tops += [level.high or level.value for level in levels]
     return Chart(

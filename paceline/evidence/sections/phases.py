@@ -50,6 +50,7 @@ def _record(n: int, record: Mapping[str, Any] | None) -> Html:
             for name in FIELDS
         ]
         body = facts_list(pairs)
+    decided = decision_line(record)
     title = join(
         [
             tag("span", n, cls="number"),
@@ -59,9 +60,21 @@ def _record(n: int, record: Mapping[str, Any] | None) -> Html:
             tag("span", QUESTIONS[phase], cls="quiet"),
             " ",
             state,
+            tag("span", decided, cls="decided") if decided else None,
         ]
     )
     return details(title, body)
+
+
+def decision_line(record: Mapping[str, Any] | None, most: int = 160) -> str:
+    """What the phase decided, short enough for a heading."""
+    decision = (record or {}).get("decision")
+    if isinstance(decision, Mapping):
+        plain = ((k, v) for k, v in decision.items() if isinstance(v, str | int | float) and v != "")
+        text = " · ".join(f"{k} {v}" for k, v in plain)
+    else:
+        text = "" if decision in (None, "not stated") else str(decision)
+    return text if len(text) <= most else text[: most - 1].rstrip() + "…"
 
 
 def checkpoints_section(facts: Facts) -> Html:
@@ -76,7 +89,7 @@ def checkpoints_section(facts: Facts) -> Html:
         for step, path, n_bytes in facts.checkpoints
     ]
     kept = (
-        table(("step", "folder", "size", ""), rows, numbers=(0, 2))
+        table(("step", "folder", "size", ""), rows, numbers=(0, 2), cls="snug")
         if rows
         else tag("p", "No checkpoint is in the run's folder.", cls="quiet")
     )
@@ -86,7 +99,9 @@ def checkpoints_section(facts: Facts) -> Html:
         lines = [
             (grouped(e.get("step")), str(e.get("event", "")), value_html(e.get("detail", ""))) for e in events
         ]
-        told = join([tag("h3", "Events"), table(("step", "event", "detail"), lines, numbers=(0,))])
+        told = join(
+            [tag("h3", "Events"), table(("step", "event", "detail"), lines, numbers=(0,), cls="snug")]
+        )
     resume = tag(
         "p", "Continue: ", tag("code", f"paceline train {facts.folder.path.name} --resume"), cls="caption"
     )

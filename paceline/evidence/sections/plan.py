@@ -11,7 +11,7 @@ from paceline.evidence.page.document import kind, section
 from paceline.evidence.page.html import Html, details, escape, join, table, tag
 from paceline.evidence.page.numbers import figures, grouped, percent
 
-REJECTED_SHOWN = 12
+REJECTED_SHOWN = 8
 _TABLE_HEAD = ("", "layout", "step s", "90 %", "tokens/s", "MFU", "GiB", "$", "verdict")
 
 
@@ -62,23 +62,15 @@ def against_measurement(facts: Facts) -> Html:
     return tag(
         "div",
         tag("p", judged.sign, " ", judged.text, cls=judged.tone) if judged else None,
-        table(
-            (
-                "",
-                join(["predicted ", kind(evidence)]),
-                join(["measured ", kind("measured here")]),
-                "measured ÷ predicted",
-            ),
-            rows,
-            numbers=(1, 2, 3),
-        ),
+        table(("", "predicted", "measured", "ratio"), rows, numbers=(1, 2, 3), cls="wraps"),
+        tag("p", kind(evidence), " predicted · ", kind("measured here"), " measured", cls="caption"),
         cls="card",
     )
 
 
 def plan_parts(plan: Mapping[str, Any]) -> list[Html]:
     """Candidates, rejections, what would change the answer, and what was assumed."""
-    parts = [tag("div", tag("h3", "Candidates", style="margin-top:0"), candidates(plan), cls="card")]
+    parts = [tag("div", tag("h3", "Candidates"), candidates(plan), cls="card")]
     if plan.get("rejected"):
         parts.append(tag("div", rejections(plan), cls="card"))
     lists = [
@@ -100,7 +92,8 @@ def candidates(plan: Mapping[str, Any]) -> Html:
     """The layouts that fit, best first, as interface §10 shows them in the terminal."""
     chosen = str((plan.get("best") or {}).get("layout"))
     found = [c for c in plan.get("candidates") or [] if isinstance(c, Mapping)]
-    rows, marked = [], []
+    rows: list[Sequence[object]] = []
+    marked: int | None = None
     for i, c in enumerate(found, start=1):
         low, mid, high = (finite(c.get("step_s") or []) + [None, None, None])[:3]
         usd = c.get("usd")
@@ -117,12 +110,9 @@ def candidates(plan: Mapping[str, Any]) -> Html:
                 str(c.get("verdict") or ("chosen" if c.get("layout") == chosen else "")),
             )
         )
-        marked.append(str(c.get("layout")) == chosen)
-    html = table(_TABLE_HEAD, rows, numbers=(0, 2, 3, 4, 5, 6, 7))
-    for row, is_chosen in zip(rows, marked, strict=True):
-        if is_chosen:
-            first = f"<tr>{tag('td', row[0], cls='number')}{tag('td', row[1])}"
-            html = Html(html.replace(first, first.replace("<tr>", '<tr class="chosen">', 1), 1))
+        if marked is None and str(c.get("layout")) == chosen:
+            marked = i - 1
+    html = table(_TABLE_HEAD, rows, numbers=(0, 2, 3, 4, 5, 6, 7), mark=marked)
     return join(
         [html, tag("p", kind("calculated"), " Predictions; intervals hold nine in ten.", cls="caption")]
     )
@@ -143,7 +133,7 @@ def rejections(plan: Mapping[str, Any]) -> Html:
         rest = details(f"All {len(found)}", table(heads, [_rejection(r) for r in found], numbers=(2, 3)))
     return join(
         [
-            tag("h3", f"Rejected: {len(found)}", style="margin-top:0"),
+            tag("h3", f"Rejected: {len(found)}"),
             tag("p", words, cls="quiet"),
             shown,
             rest,
@@ -189,6 +179,8 @@ def _memory(candidate: Mapping[str, Any]) -> float | None:
 
 
 def _number(value: Any) -> str:
+    if isinstance(value, int):
+        return grouped(value)
     return figures(value) if is_number(value) else str(value or "–")
 
 
@@ -196,4 +188,4 @@ def ratio(measured: float | None, predicted: Any) -> str:
     """``0.98×``; a dash when either is missing."""
     if measured is None or not is_number(predicted) or not predicted:
         return "–"
-    return f"{figures(measured / predicted)}×"
+    return f"{measured / predicted:.2f}×"

@@ -9,9 +9,9 @@ from paceline.evidence import verdict
 from paceline.evidence.facts import Facts
 from paceline.evidence.page.bars import Part, legend, meter, stacked
 from paceline.evidence.page.document import figure, section
-from paceline.evidence.page.html import Html, details, join, table, tag
+from paceline.evidence.page.html import Html, join, table, tag
 from paceline.evidence.page.numbers import clock, percent, seconds
-from paceline.evidence.waste import EXPLAINED, phase_shares
+from paceline.evidence.waste import EXPLAINED, phase_shares, reason_words
 from paceline.ledger.accounts import RankAccounts
 from paceline.ledger.spans import PHASES
 
@@ -53,14 +53,14 @@ def reasons_table(rows: Iterable[Mapping[str, Any]]) -> Html:
     cells = [
         (
             words(row["phase"]),
-            row["reason"] or "in no account",
-            meter(row["share"], row["phase"]),
+            reason_words(row["phase"], row["reason"]),
             seconds(row["seconds"]),
             percent(row["share"], 2),
+            meter(row["share"], row["phase"]),
         )
         for row in rows
     ]
-    return table(("phase", "reason", "", "seconds", "share"), cells, numbers=(3, 4))
+    return table(("phase", "reason", "seconds", "share", ""), cells, numbers=(2, 3))
 
 
 def ranks(facts: Facts) -> Html:
@@ -82,16 +82,6 @@ def ranks(facts: Facts) -> Html:
     return figure(tag("div", *cells, cls="ranks"), f"{text}, same colours as above; {told}", "measured here")
 
 
-def ranks_table(facts: Facts) -> Html:
-    """Seconds by phase and rank, for those who want the numbers."""
-    heads = ("rank", *_ALL, "wall")
-    body = [
-        (str(r.rank), *(seconds(_by_phase(r)[p] * r.wall_s) for p in _ALL), clock(r.wall_s))
-        for r in facts.ranks
-    ]
-    return details("Seconds by rank", table(heads, body, numbers=range(len(heads))))
-
-
 def _by_phase(account: RankAccounts) -> dict[str, float]:
     shares = dict.fromkeys(_ALL, 0.0)
     wall = account.wall_s or 1.0
@@ -110,7 +100,9 @@ def _extremes(found: list[RankAccounts]) -> list[RankAccounts]:
 
 def _reasons(rows: Iterable[Mapping[str, Any]], phase: str) -> str:
     return ", ".join(
-        f"{r['reason']} {percent(r['share'])}" for r in rows if r["phase"] == phase and r["reason"]
+        f"{reason_words(phase, r['reason'])} {percent(r['share'])}"
+        for r in rows
+        if r["phase"] == phase and r["reason"]
     )
 
 
