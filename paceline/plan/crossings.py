@@ -66,5 +66,9 @@ def _with_batch(question: Question, size: int) -> Question:
 
 
 def _best(question: Question) -> Candidate | None:
-    judged = judge(question, layouts(question.cluster, question.facts.work, Layout(auto=True)), explain=False)
+    judged = judge(
+        question,
+        layouts(question.cluster, question.facts.work, Layout(auto=True), coarse=True),
+        explain=False,
+    )
     return decide(question, judged.candidates)[0] if judged.candidates else None

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from paceline.plan import chance
 from paceline.plan.answer import GIB, Candidate, Rejection
 from paceline.plan.cluster import Cluster
-from paceline.plan.cost.step import estimate
+from paceline.plan.cost.step import estimate, memory_of
 from paceline.plan.cost.terms import Estimate
 from paceline.plan.facts import JobFacts
 from paceline.plan.layout import Layout
@@ -71,11 +71,12 @@ def judge(question: Question, layouts: Iterable[Layout], *, explain: bool = True
             repaired = str(repair(layout, facts)) if explain else ""
             found.rejected.append(Rejection(layout, "rule", 0.0, 0.0, "", repaired, broken[1]))
             continue
-        candidate = price(question, layout)
-        limit = question.cluster.memory_of_rank(question.cluster.ranks_on_host(layout.world_size)) / GIB
-        if candidate.p_oom > MOST_OOM:
-            too_large.append((layout, candidate.memory_gib[2], limit))
+        room = memory_limit(question, layout)
+        device = memory_of(layout, question.facts.work, question.speeds, question.cluster)[3]
+        if chance.exceeds(device, room, MEMORY_SIGMA) > MOST_OOM:
+            too_large.append((layout, device / GIB, room / GIB))
             continue
+        candidate = price(question, layout)
         late = over_limits(question, candidate)
         if late is not None:
             found.rejected.append(late)
@@ -101,7 +102,7 @@ def price(question: Question, layout: Layout) -> Candidate:
     steps = question.facts.steps
     hours = None if steps is None else (low * steps / 3600, mid * steps / 3600, high * steps / 3600)
     price_hour = cluster.usd_per_device_hour
-    limit = cluster.memory_of_rank(cluster.ranks_on_host(world))
+    limit = memory_limit(question, layout)
     peak = speeds.peak_flops(world) * (min(world, cluster.devices) if cluster.is_cpu else world)
     return Candidate(
         layout=layout,
@@ -118,6 +119,11 @@ def price(question: Question, layout: Layout) -> Candidate:
     )
 
 
+def memory_limit(question: Question, layout: Layout) -> int:
+    """Bytes that one rank of a layout may use."""
+    return question.cluster.memory_of_rank(question.cluster.ranks_on_host(layout.world_size))
+
+
 def _sigma(question: Question, found: Estimate) -> dict[str, float]:
     """The parts' errors; compute is surer the nearer a measured block is."""
     sigma = dict(question.speeds.sigma)
@@ -132,8 +138,8 @@ def _sigma(question: Question, found: Estimate) -> dict[str, float]:
 
 def rank_key(question: Question, candidate: Candidate) -> float:
     """What the objective makes small."""
-    limit = question.cluster.memory_of_rank(question.cluster.ranks_on_host(candidate.layout.world_size)) / GIB
-    room = 1 + ROOM * candidate.memory_gib[2] / limit if limit else 1.0
+    limit = memory_limit(question, candidate.layout)
+    room = 1 + ROOM * candidate.memory_gib[2] * GIB / limit if limit else 1.0
     if question.objective == "memory":
         return candidate.memory_gib[2] * (1 + 1e-3 * candidate.step_s[1])
     if question.objective == "cost":

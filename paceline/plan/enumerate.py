@@ -13,16 +13,17 @@ MOST_MICRO_BATCHES = 12
 LARGEST_MICRO_BATCH_TOKENS = 1 << 20
 
 
-def layouts(cluster: Cluster, work: Work, wanted: Layout) -> list[Layout]:
+def layouts(cluster: Cluster, work: Work, wanted: Layout, *, coarse: bool = False) -> list[Layout]:
     """The layouts to price.
 
     Args:
         wanted: ``auto`` for all of them, its options kept; a layout for that one; both get micro-batches
         unless
             one is given.
+        coarse: fewer numbers of ranks, for a question beside the question.
     """
     if wanted.auto:
-        bare = [cut for world in worlds(cluster, work) for cut in cuts(world)]
+        bare = [cut for world in worlds(cluster, work, coarse) for cut in cuts(world)]
         bare = [cut.replace(recompute=wanted.recompute, offload=wanted.offload) for cut in bare]
         bare = [cut.replace(compile=wanted.compile, mbs=wanted.mbs) for cut in bare]
     else:
@@ -30,10 +31,12 @@ def layouts(cluster: Cluster, work: Work, wanted: Layout) -> list[Layout]:
     return [full for cut in bare for full in with_micro_batches(cut, work)]
 
 
-def worlds(cluster: Cluster, work: Work) -> list[int]:
+def worlds(cluster: Cluster, work: Work, coarse: bool = False) -> list[int]:
     """Numbers of ranks: up to 8 every one, then divisors and powers of two; beyond a host whole hosts."""
     devices = cluster.devices
-    inside = [n for n in range(1, devices + 1) if n <= 8 or devices % n == 0 or n & (n - 1) == 0]
+    inside = [
+        n for n in range(1, devices + 1) if (n <= 8 and not coarse) or devices % n == 0 or n & (n - 1) == 0
+    ]
     hosts = [n for n in range(2, cluster.hosts + 1) if cluster.hosts % n == 0 or n & (n - 1) == 0]
     return [n for n in inside + [n * devices for n in hosts] if n <= work.global_batch]
 

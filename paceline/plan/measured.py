@@ -148,3 +148,38 @@ def fastest_precision(measured: Measured | None, *, cuda: bool = False) -> str:
         best = rates.get(row["precision"], 0.0)
         rates[row["precision"]] = max(best, row["flops_per_s"])
     return "bf16" if rates.get("bf16", 0.0) > rates.get("fp32", math.inf) else "fp32"
+
+
+def worlds(cores: int) -> list[tuple[int, int, bool]]:
+    """(ranks, threads of each, whether to time compute) of the runs that make up a measurement.
+
+    With more ranks than cores only the collectives are new: the compute of waiting ranks follows.
+    """
+    counts = sorted({1, 2, 4, *([cores] if cores in (8, 16, 32) else [])})
+    return [(n, max(1, cores // n), n <= max(1, cores)) for n in counts]
+
+
+def merged(before: Mapping[str, Any], found: Mapping[str, Any]) -> dict[str, Any]:
+    """The lists of a measurement file with the rows of one run added; the same conditions are replaced."""
+    threads, processes = found["threads"], found["processes"]
+    content: dict[str, Any] = {}
+    for name in ("matmul", "stream", "optimizer", "blocks", "collectives"):
+        new = list(found.get(name, []))
+        old = [row for row in before.get(name, []) if not _replaced(row, name, new, threads, processes)]
+        content[name] = old + new
+    content["dispatch_s"] = found.get("dispatch_s") or before.get("dispatch_s", 0.0)
+    content["process_bytes"] = max(int(found.get("process_bytes", 0)), int(before.get("process_bytes", 0)))
+    return content
+
+
+def _replaced(
+    row: Mapping[str, Any], name: str, new: Sequence[Mapping[str, Any]], threads: int, processes: int
+) -> bool:
+    if (row["threads"], row["processes"]) != (threads, processes) or not new:
+        return False
+    if name != "blocks":
+        return True
+    # A block that was timed for one model stays when another model is timed.
+    figures = ("layer_s", "outer_s")
+    shape = {key: value for key, value in row.items() if key not in figures}
+    return any(all(other.get(key) == value for key, value in shape.items()) for other in new)

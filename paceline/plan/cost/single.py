@@ -15,22 +15,20 @@ def compute_s(layout: Layout, work: Work, speeds: Speeds) -> float:
     """Forward and backward of a rank's micro-batches, padding included."""
     world = layout.world_size
     layers = work.widths.num_hidden_layers
-    total = 0.0
-    for mbs, times in micro_batches(layout, work.global_batch):
-        block = speeds.block_s(work.widths, work.sequence_length, mbs, world)
-        total += times * (layers * block + speeds.outer_s(work.widths, work.sequence_length, mbs, world))
-    return total
+    rows, micros = micro_batches(layout, work.global_batch)
+    block = speeds.block_s(work.widths, work.sequence_length, rows, world)
+    return micros * (layers * block + speeds.outer_s(work.widths, work.sequence_length, rows, world))
 
 
 def host_s(layout: Layout, work: Work) -> float:
     """What Python does between micro-batches and steps."""
-    return STEP_S + MICRO_BATCH_S * sum(times for _, times in micro_batches(layout, work.global_batch))
+    return STEP_S + MICRO_BATCH_S * micro_batches(layout, work.global_batch)[1]
 
 
 def memory(layout: Layout, work: Work, shards: int = 1) -> dict[str, float]:
     """Bytes of one rank by purpose, its states cut in ``shards``."""
     local = work.count.total / shards
-    largest = micro_batches(layout, work.global_batch)[0][0]
+    largest = micro_batches(layout, work.global_batch)[0]
     return {
         "weights": work.master_bytes * local,
         "gradients": work.master_bytes * local,

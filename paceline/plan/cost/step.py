@@ -18,7 +18,7 @@ Memory = tuple[dict[str, float], float, float, float]
 def memory_of(layout: Layout, work: Work, speeds: Speeds, cluster: Cluster) -> Memory:
     """(bytes by purpose, allocated, reserved, device) of a rank; on a CPU the last two are resident bytes."""
     parts = single.memory(layout, work, layout.fsdp) | dp.memory(layout, work) | fsdp.memory(layout, work)
-    micros = sum(times for _, times in micro_batches(layout, work.global_batch))
+    micros = micro_batches(layout, work.global_batch)[1]
     if micros == 1:
         # One micro-batch: gradients appear as activations go, so the larger of the two is the peak.
         held = min(parts["activations"], parts["gradients"])
@@ -35,7 +35,7 @@ def memory_of(layout: Layout, work: Work, speeds: Speeds, cluster: Cluster) -> M
 def estimate(layout: Layout, work: Work, speeds: Speeds, cluster: Cluster) -> Estimate:
     """Seconds, bytes and memory of one step of ``layout``, which is closed and has its micro-batch."""
     compute = single.compute_s(layout, work, speeds)
-    micros = sum(times for _, times in micro_batches(layout, work.global_batch))
+    rows, micros = micro_batches(layout, work.global_batch)
     devices = layout.world_size if cluster.is_cpu else cluster.devices
     delivered = fsdp.deliver(layout, work, speeds, devices, compute)
     delivered += dp.deliver(layout, work, speeds, devices, 2 / 3 * compute / micros)
@@ -48,9 +48,7 @@ def estimate(layout: Layout, work: Work, speeds: Speeds, cluster: Cluster) -> Es
         "update": speeds.optimizer_s(work.count.total / layout.fsdp, layout.world_size),
         "host": single.host_s(layout, work) + delivered.host_s,
     }
-    padding = padding_rows(layout, work.global_batch) / (
-        layout.data_rows(work.global_batch) * layout.data_degree
-    )
+    padding = padding_rows(layout, work.global_batch) / (rows * micros * layout.data_degree)
     parts, allocated, reserved, device = memory_of(layout, work, speeds, cluster)
     return Estimate(
         layout=layout,

@@ -90,14 +90,17 @@ class Estimate:
         return sum(self.seconds.values())
 
 
-def micro_batches(layout: Layout, global_batch: int) -> list[tuple[int, int]]:
-    """(rows, how many such micro-batches) of one data rank in a step; the last may be smaller."""
-    rows = layout.data_rows(global_batch)
-    mbs = min(layout.mbs or rows, rows)
-    whole, rest = divmod(rows, mbs)
-    return [(mbs, whole)] + ([(rest, 1)] if rest else [])
+def micro_batches(layout: Layout, global_batch: int) -> tuple[int, int]:
+    """(rows, how many such micro-batches) of one data rank in a step, as ``compute/data/batches.py`` deals.
+
+    All have one shape: the fewest rows that fit, at most ``mbs``.
+    """
+    degree = layout.data_degree
+    count = -(-global_batch // (degree * (layout.mbs or layout.data_rows(global_batch))))
+    return -(-global_batch // (degree * count)), count
 
 
 def padding_rows(layout: Layout, global_batch: int) -> int:
-    """Rows of weight zero that fill the last data rank."""
-    return layout.data_rows(global_batch) * layout.data_degree - global_batch
+    """Rows of weight zero in a step, over all ranks."""
+    rows, count = micro_batches(layout, global_batch)
+    return rows * count * layout.data_degree - global_batch

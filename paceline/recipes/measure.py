@@ -1,0 +1,323 @@
+"""The torch half of plan: what this machine reaches, written into a file that ``plan/measured.py`` reads.
+
+The launcher runs the entry once for each of ``plan.measured.worlds``: one rank on all cores, two that share
+them, four that only talk. All ranks time the same thing at the same moment, so that what they share (memory
+bus, caches, loopback) is in the figures. A run that is cut short leaves the file as it was.
+"""
+
+from __future__ import annotations
+
+import resource
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+
+from paceline.compute.models.decoder import Decoder
+from paceline.compute.step import micro_batch_loss
+from paceline.deliver.device import DTYPES
+from paceline.deliver.wire.record import CallRecorder
+from paceline.deliver.wire.slot import Slot
+from paceline.deliver.wire.world import Seat, open_world
+from paceline.job.presets import ModelWidths
+from paceline.ledger.atomic import read_json_or, write_json
+from paceline.plan.measured import SCHEMA, merged
+
+MATMUL_SIZES = {"fp32": (128, 256, 512, 1024), "fp64": (512,), "bf16": (256,)}
+STREAM_NUMBERS = 8 << 20  # 32 MiB of float32, out of every cache
+OPTIMIZER_NUMBERS = 2 << 20
+COLLECTIVE_BYTES = (1 << 16, 1 << 20, 1 << 23, 1 << 25)
+SHAPES = (  # hidden, feed-forward, heads, key/value heads, sequence, micro-batch; vocabulary 2048
+    (256, 704, 4, 2, 256, 2),
+    (512, 1408, 8, 4, 512, 1),
+)
+BLOCKS_S = 4.0  # no further block is begun after this
+LARGEST_BLOCK_FLOPS = 60e9  # a larger micro-batch would take seconds: the general shapes must do
+
+Emit = Callable[[dict[str, Any]], None]
+Stop = Callable[[], str | None]
+
+
+class Place(Seat, Protocol):
+    """Where the rank sits (:class:`paceline.launch.place.Place` is one)."""
+
+    @property
+    def threads(self) -> int: ...
+    @property
+    def timeout_s(self) -> float: ...
+    @property
+    def slot(self) -> str | None: ...
+
+
+@dataclass(frozen=True)
+class Bench:
+    """How this rank times: alone, or in step with the others.
+
+    Attributes:
+        meet: returns when every rank is here. mean: the mean of a value over the ranks.
+        stop: a reason to leave early.
+    """
+
+    threads: int
+    processes: int
+    meet: Callable[[], None]
+    mean: Callable[[float], float]
+    stop: Stop
+
+    def seconds(
+        self, work: Callable[[], object], for_s: float, least: int = 3, *, best: bool = False
+    ) -> float:
+        """Seconds of one call of ``work``: lower quartile of as many as fit ``for_s``, mean over the ranks.
+
+        The quartile leaves out what else ran for a moment, and keeps what the ranks do to each other; ``best``
+        takes the shortest: what the hardware can do, which MFU divides by.
+        """
+        work()
+        self.meet()
+        times: list[float] = []
+        end = time.perf_counter() + for_s
+        while len(times) < least or time.perf_counter() < end:
+            began = time.perf_counter()
+            work()
+            times.append(time.perf_counter() - began)
+        times.sort()
+        return self.mean(times[0 if best else len(times) // 4])
+
+    def under(self, **figures: Any) -> dict[str, Any]:
+        """A row with the conditions it was taken under."""
+        return {"threads": self.threads, "processes": self.processes, **figures}
+
+
+def run(payload: dict[str, Any], place: Place, emit: Emit, stop: Stop) -> dict[str, Any]:
+    """Measure with ``place.world_size`` simultaneous ranks and merge the figures into the machine's file.
+
+    Args:
+        payload: ``file`` to write and ``key`` of the machine (``plan.measured``); ``compute``: time compute,
+            not only collectives; optional ``widths`` (of a ModelWidths), ``sequence_length`` and ``mbs``, a
+            list of micro-batches: times the very model that will train.
+
+    Returns:
+        The rows of this world, as in the file.
+    """
+    torch.set_num_threads(place.threads)
+    began = time.perf_counter()
+    size = resident_bytes()
+    if place.world_size == 1:
+        found = _measure(payload, Bench(place.threads, 1, _nothing, _same, stop))
+    else:
+        recorder = CallRecorder(None, None if place.slot is None else Slot(place.slot, place.rank))
+        world = open_world(place, "cpu", recorder, place.timeout_s)
+        try:
+            bench = Bench(place.threads, place.world_size, _meet, _mean, stop)
+            found = _measure(payload, bench)
+            found["collectives"] = collectives(place.world_size, bench)
+        finally:
+            world.close()
+    found["process_bytes"] = size
+    found["seconds"] = round(time.perf_counter() - began, 3)
+    if place.rank == 0 and payload.get("file"):
+        write(Path(payload["file"]), str(payload.get("key", "")), found)
+        emit(
+            {
+                "kind": "say",
+                "field": "measured",
+                "text": f"{place.world_size} ranks in {found['seconds']:.1f} s",
+            }
+        )
+    return found
+
+
+def write(path: Path, key: str, found: Mapping[str, Any]) -> None:
+    """Add the rows to the machine's file; rows under the same conditions are replaced."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    before = read_json_or(path, {})
+    same = isinstance(before, dict) and before.get("schema") == SCHEMA and before.get("key") == key
+    now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    head = {"schema": SCHEMA, "key": key, "at": now, "torch": torch.__version__}
+    write_json(path, head | merged(before if same else {}, found))
+
+
+def _measure(payload: Mapping[str, Any], bench: Bench) -> dict[str, Any]:
+    found: dict[str, Any] = {"threads": bench.threads, "processes": bench.processes}
+    if not payload.get("compute", True):
+        return found
+    shapes = [reference(*shape) for shape in SHAPES]
+    if payload.get("widths"):
+        widths = ModelWidths(**payload["widths"])
+        own = [(widths, int(payload["sequence_length"]), int(mbs)) for mbs in payload.get("mbs", [1])]
+        shapes = [*(s for s in own if small(*s)), *shapes]
+    found["matmul"] = matmul(bench)
+    found["stream"] = [stream(bench)]
+    found["optimizer"] = [optimizer(bench)]
+    if bench.processes == 1:
+        found["dispatch_s"] = dispatch_s(bench)
+    began, found["blocks"] = time.perf_counter(), []
+    for shape in shapes:
+        # The ranks must agree whether there is another round, so they compare the mean of their clocks.
+        if bench.mean(time.perf_counter() - began) > BLOCKS_S:
+            break
+        found["blocks"].append(block(*shape, "fp32", bench))
+    return found
+
+
+def reference(
+    hidden: int, inner: int, heads: int, key_value: int, length: int, mbs: int
+) -> tuple[ModelWidths, int, int]:
+    """Widths, sequence length and micro-batch of one of the general shapes."""
+    widths = ModelWidths(
+        vocab_size=2048,
+        hidden_size=hidden,
+        intermediate_size=inner,
+        num_hidden_layers=2,
+        num_attention_heads=heads,
+        num_key_value_heads=key_value,
+        head_dim=hidden // heads,
+    )
+    return widths, length, mbs
+
+
+def small(widths: ModelWidths, length: int, mbs: int) -> bool:
+    """Whether one block and the head of this micro-batch are timed within a few seconds."""
+    from paceline.plan.model import head_flops, layer_flops
+
+    return (sum(layer_flops(widths, length)) + head_flops(widths)) * length * mbs <= LARGEST_BLOCK_FLOPS
+
+
+def matmul(bench: Bench, for_s: float = 0.15) -> list[dict[str, Any]]:
+    """FLOP/s of square products [n, n] × [n, n] of one rank, by precision and size."""
+    rows: list[dict[str, Any]] = []
+    for precision, sizes in MATMUL_SIZES.items():
+        for n in sizes:
+            if bench.stop():
+                return rows
+            a = torch.ones(n, n, dtype=DTYPES[precision])
+            out = torch.empty_like(a)
+            # bf16 without instructions for it takes 30 ms for the smallest of these: once is enough to know.
+            least = 1 if precision == "bf16" else 3
+            seconds = bench.seconds(lambda a=a, out=out: torch.mm(a, a, out=out), for_s, least, best=True)  # type: ignore[misc]
+            rows.append(bench.under(precision=precision, size=n, flops_per_s=2 * n**3 / seconds))
+    return rows
+
+
+def stream(bench: Bench, for_s: float = 0.2) -> dict[str, Any]:
+    """Bytes a second of one rank that reads two large tensors and writes a third."""
+    a, b = torch.ones(STREAM_NUMBERS), torch.ones(STREAM_NUMBERS)
+    out = torch.empty_like(a)
+    seconds = bench.seconds(lambda: torch.add(a, b, out=out), for_s)
+    return bench.under(bytes_per_s=12 * STREAM_NUMBERS / seconds)
+
+
+def optimizer(bench: Bench, for_s: float = 0.2) -> dict[str, Any]:
+    """Parameters a second of fused AdamW in float32."""
+    parameter = torch.nn.Parameter(torch.ones(OPTIMIZER_NUMBERS))
+    parameter.grad = torch.ones(OPTIMIZER_NUMBERS)
+    adamw = torch.optim.AdamW([parameter], fused=True)
+    seconds = bench.seconds(adamw.step, for_s)
+    return bench.under(parameters_per_s=OPTIMIZER_NUMBERS / seconds)
+
+
+def block(
+    widths: ModelWidths, length: int, mbs: int, precision: str, bench: Bench, for_s: float = 0.5
+) -> dict[str, Any]:
+    """Seconds of forward and backward: of one block, and of embedding, last norm, head and loss alone."""
+    outer = _step_s(widths, 0, length, mbs, precision, bench, for_s / 2)
+    both = _step_s(widths, 2, length, mbs, precision, bench, for_s)
+    names = ("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "head_dim")
+    return bench.under(
+        precision=precision,
+        sequence_length=length,
+        mbs=mbs,
+        vocab_size=widths.vocab_size,
+        **{name: getattr(widths, name) for name in names},
+        layer_s=max((both - outer) / 2, 1e-6),
+        outer_s=outer,
+    )
+
+
+def dispatch_s(bench: Bench) -> float:
+    """Seconds of the operators of one block when there is nothing to compute."""
+    widths = reference(16, 32, 1, 1, 4, 1)[0]
+    outer = _step_s(widths, 0, 4, 1, "fp32", bench, 0.05)
+    return max((_step_s(widths, 4, 4, 1, "fp32", bench, 0.1) - outer) / 4, 1e-6)
+
+
+def collectives(ranks: int, bench: Bench) -> list[dict[str, Any]]:
+    """Seconds of the three collectives of dp and fsdp, by bytes of the full message, the slowest rank's."""
+    rows = []
+    for size in COLLECTIVE_BYTES:
+        whole = torch.ones(size // 4)
+        part = torch.ones(size // 4 // ranks)
+        calls: dict[str, Callable[[], object]] = {
+            "all_reduce": lambda whole=whole: dist.all_reduce(whole),  # type: ignore[misc]
+            "all_gather": lambda w=whole, p=part: dist.all_gather_into_tensor(w, p),  # type: ignore[misc]
+            "reduce_scatter": lambda w=whole, p=part: dist.reduce_scatter_tensor(p, w),  # type: ignore[misc]
+        }
+        for op, call in calls.items():
+            seconds = _together_s(call, 5 if size <= 1 << 20 else 3)
+            rows.append(bench.under(op=op, ranks=ranks, bytes=size, seconds=seconds))
+    return rows
+
+
+def resident_bytes() -> int:
+    """What this process holds in memory now; where the kernel does not say, the most it ever held."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        return pages * resource.getpagesize()
+    except (OSError, IndexError, ValueError):
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def _step_s(
+    widths: ModelWidths, layers: int, length: int, mbs: int, precision: str, bench: Bench, for_s: float
+) -> float:
+    dtype = DTYPES[precision]
+    model = Decoder(replace(widths, num_hidden_layers=layers), dtype)
+    for index, parameter in enumerate(model.parameters()):
+        parameter.data.fill_(0.01 + 1e-4 * index)  # values do not change the time of a CPU's products
+    tokens = torch.zeros(mbs, length, dtype=torch.int64)
+    batch = {"tokens": tokens, "targets": tokens}
+
+    def step() -> None:
+        for parameter in model.parameters():
+            parameter.grad = None
+        micro_batch_loss(model, batch).backward()
+
+    return bench.seconds(step, for_s)
+
+
+def _together_s(call: Callable[[], object], times: int) -> float:
+    """Median seconds of a collective that all ranks enter together; the slowest rank's median."""
+    call()
+    taken: list[float] = []
+    for _ in range(times):
+        dist.barrier()
+        began = time.perf_counter()
+        call()
+        taken.append(time.perf_counter() - began)
+    return _over_ranks(sorted(taken)[times // 2], dist.ReduceOp.MAX)
+
+
+def _over_ranks(value: float, op: Any) -> float:
+    tensor = torch.tensor([value], dtype=torch.float64)
+    dist.all_reduce(tensor, op=op)
+    return float(tensor[0])
+
+
+def _mean(value: float) -> float:
+    return _over_ranks(value, dist.ReduceOp.SUM) / dist.get_world_size()
+
+
+def _meet() -> None:
+    dist.barrier()
+
+
+def _nothing() -> None:
+    return None
+
+
+def _same(value: float) -> float:
+    return value
