@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from statistics import median
 from typing import Any
@@ -133,7 +133,7 @@ def clock_text(seconds: float) -> str:
 
 def _pairs(row: Message, formats: Mapping[str, str], first: str) -> str:
     parts = [first]
-    for key, value in row.items():
+    for key, value in _flat(row):
         if key in _ROW_KEYS or key == "step" or value is None:
             continue
         if isinstance(value, int | float) and key in formats:
@@ -144,6 +144,15 @@ def _pairs(row: Message, formats: Mapping[str, str], first: str) -> str:
             text = str(value)
         parts.append(f"{key}={_quoted(text)}")
     return " ".join(parts)
+
+
+def _flat(row: Message) -> Iterator[tuple[str, Any]]:
+    """A table inside a row (an event's ``detail``) gives its own pairs."""
+    for key, value in row.items():
+        if isinstance(value, Mapping):
+            yield from value.items()
+        else:
+            yield key, value
 
 
 def _quoted(text: str) -> str:

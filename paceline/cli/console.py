@@ -7,7 +7,7 @@ decides nothing. Everything goes to stderr but the objects, which are the result
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import FrameType
 from typing import Any
 
@@ -16,6 +16,7 @@ from paceline.cli.screen import Screen
 from paceline.cli.terminal import Terminal
 
 REFRESHES_PER_S = 5
+LEAST_BAR, MOST_BAR = 8, 28
 QUIET_EVENTS = ("checkpoint",)
 
 
@@ -142,6 +143,8 @@ def heading(message: Message, *, verbose: bool = False) -> str:
         return f"{'eval':<8} {eval_text(message)}"
     if kind == "event" and (verbose or message.get("event") not in QUIET_EVENTS):
         word, detail = str(message.get("event", "event")), message.get("detail", "")
+        if isinstance(detail, Mapping):
+            detail = " ".join(f"{key}={value}" for key, value in detail.items())
         return f"{word:<8} step {message.get('step', 0)} · {detail}"
     return ""
 
@@ -163,31 +166,29 @@ def step_line(progress: Progress, terminal: Terminal) -> str:
         return ""
     head = f"step {progress.step}/{progress.steps}" if progress.steps else f"step {progress.step}"
     parts = _parts(progress)
-    while len(parts) > 1 and len(head) + 14 + len(" · ".join(parts)) > terminal.width:
-        parts.pop(-2 if progress.left_s is not None and len(parts) > 2 else -1)
-    tail = " · ".join(parts)
-    room = min(28, terminal.width - len(head) - len(tail) - 4)
-    line = (
-        f"{head} {bar(progress.step, progress.steps, room, terminal)}  {tail}"
-        if room >= 8
-        else f"{head}  {tail}"
+    for least in ("mfu", "tok/s", "bits/byte"):  # what goes first when the line is too short
+        if len(head) + LEAST_BAR + 3 + len(" · ".join(parts.values())) > terminal.width:
+            parts.pop(least, None)
+    tail = " · ".join(parts.values())
+    room = min(MOST_BAR, terminal.width - len(head) - len(tail) - 3)
+    drawn = (
+        f" {bar(progress.step, progress.steps, room, terminal)}"
+        if progress.steps and room >= LEAST_BAR
+        else ""
     )
-    return terminal.plain(line)
+    return terminal.plain(f"{head}{drawn}  {tail}")
 
 
-def _parts(progress: Progress) -> list[str]:
-    row, parts = progress.row, []
-    if row.get("loss") is not None:
-        parts.append(f"loss {row['loss']:.3f}")
-    if row.get("bits_per_byte") is not None:
-        parts.append(f"{row['bits_per_byte']:.2f} bits/byte")
-    if row.get("tokens_per_s") is not None:
-        parts.append(f"{spaced(row['tokens_per_s'])} tok/s")
-    if row.get("mfu") is not None:
-        parts.append(f"MFU {100 * row['mfu']:.0f} %")
-    if progress.left_s is not None:
-        parts.append(f"{clock_text(progress.left_s)} left")
-    return parts
+def _parts(progress: Progress) -> dict[str, str]:
+    row, left_s = progress.row, progress.left_s
+    shown = {
+        "loss": None if row.get("loss") is None else f"loss {row['loss']:.3f}",
+        "bits/byte": None if row.get("bits_per_byte") is None else f"{row['bits_per_byte']:.2f} bits/byte",
+        "tok/s": None if row.get("tokens_per_s") is None else f"{spaced(row['tokens_per_s'])} tok/s",
+        "mfu": None if row.get("mfu") is None else f"MFU {100 * row['mfu']:.0f} %",
+        "left": None if left_s is None else f"{clock_text(left_s)} left",
+    }
+    return {name: text for name, text in shown.items() if text}
 
 
 def bar(done: int, total: int, width: int, terminal: Terminal) -> str:

@@ -116,7 +116,7 @@ def job_new(
     ] = "pretrain",
 ) -> Reply:
     """Print a commented job: paceline job new > job.toml."""
-    from paceline.job.describe import new
+    from paceline.job.written import new
 
     text = new(kind)
     return Reply({"kind": kind, "text": text}, text.rstrip("\n"))
@@ -136,13 +136,13 @@ def job_check(screen: Screen, job: JobWord, sets: Sets = None) -> Reply:
 
 
 def job_show(screen: Screen, job: JobWord, sets: Sets = None) -> Reply:
-    """The job with every key filled in; with -v, where each value comes from."""
+    """The job with every key filled in, and where each value comes from."""
     from paceline.api.jobs import load_job
-    from paceline.job.describe import show
+    from paceline.job.written import show
 
     loaded = load_job(job, split_sets(sets))
     result: dict[str, Any] = {"job": loaded.job.to_dict(), "origins": loaded.origins, "hash": loaded.job.hash}
-    return Reply(result, show(loaded, origins=screen.verbose).rstrip("\n"))
+    return Reply(result, show(loaded).rstrip("\n"))
 
 
 def job_keys(

@@ -67,7 +67,7 @@ def closing(run: Run, job: str, said: set[str]) -> Reply:
 
     code = int(run.exit_code or 0)
     lines = [f"{word:<8} {text}" for word, text in closing_lines(run, job) if word not in said]
-    error = None if code == Exit.DONE else ended(run, job)
+    error = None if code == Exit.DONE else ended(run)
     result = {
         "run": run.name,
         "path": str(run.path),

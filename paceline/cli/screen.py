@@ -99,8 +99,12 @@ def open_screen(command: str, *, json: bool, quiet: bool, verbose: bool, color: 
 
 
 def to_json(value: Any) -> str:
-    """One line of JSON; paths and enums become strings, NaN and infinity are refused."""
-    return json.dumps(value, ensure_ascii=False, allow_nan=False, default=_encode)
+    """One line of JSON; paths and enums become strings, NaN and infinity null (JSON has neither)."""
+    try:
+        return json.dumps(value, ensure_ascii=False, allow_nan=False, default=_encode)
+    except ValueError:
+        plain = json.loads(json.dumps(value, default=_encode), parse_constant=lambda _: None)
+        return json.dumps(plain, ensure_ascii=False)
 
 
 def _encode(value: Any) -> Any:
