@@ -28,33 +28,6 @@ class Problem:
         return f"{self.file}: {self.tensor + ' ' if self.tensor else ''}{self.what}"
 
 
-@dataclass(frozen=True)
-class Checkpoint:
-    """A complete checkpoint, as its manifest describes it. Usable as a path."""
-
-    path: Path
-    step: int
-    nbytes: int
-    layout: str
-    world_size: int
-    run_id: str
-    created: str
-    scalars: dict[str, Any]
-
-    def __fspath__(self) -> str:
-        return str(self.path)
-
-
-def complete(folder: Path) -> list[Checkpoint]:
-    """Every complete checkpoint (manifest intact, files there and as long), oldest step first."""
-    found = []
-    for step, path in steps.published(folder):
-        if (table := _readable(path)) is not None:
-            row = (table.nbytes, table.layout, table.world_size, table.run_id, table.created, table.scalars)
-            found.append(Checkpoint(path, step, *row))
-    return found
-
-
 def latest(folder: Path) -> Path | None:
     """The checkpoint to resume from: its manifest read and its files there, at the right sizes.
 
@@ -111,12 +84,6 @@ def _fault(path: Path) -> str:
     except Damaged as fault:
         return str(Problem(fault.file, fault.tensor, fault.what)) if fault.file else fault.what
     return ""
-
-
-def find_step(folder: Path, step: int) -> Path | None:
-    """The complete checkpoint of this step, for RUN@STEP; None when there is none."""
-    path = folder / manifest.step_name(step)
-    return path if path.is_dir() and not path.is_symlink() and _readable(path) is not None else None
 
 
 def open_manifest(step_dir: Path) -> Manifest:

@@ -12,6 +12,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 import torch.distributed as dist
 
@@ -23,6 +24,9 @@ from paceline.recover.manifest import Manifest, Slice
 from paceline.recover.shards import DTYPES, TORCH, held_boxes
 from paceline.recover.slices import Box, overlap
 from paceline.recover.state import TrainState, local
+
+PART_BYTES = 128 << 20
+"""Read at once at most, or one row if that is more: what loading takes of memory beside the state itself."""
 
 __all__ = ["Loaded", "fill", "latest", "match", "read"]
 
@@ -95,19 +99,30 @@ def fill(reader: Reader, part: Slice, dtype: str, target: torch.Tensor, box: Box
     assert shared is not None
     starts, shape = shared
     row = ITEM_BYTES[dtype] * math.prod(part.shape[1:])
-    first, count = (starts[0] - part.starts[0], shape[0]) if shape else (0, 1)
-    low, high = first * row, (first + count) * row
-    raw = reader.data(part.key, part.hashes, low, high)
-    rows = (count, *part.shape[1:]) if shape else ()
-    there = torch.from_numpy(raw).view(TORCH[dtype]).reshape(rows)
-    if shape:
-        beside = zip(starts[1:], part.starts[1:], shape[1:], strict=True)
-        there = there[(slice(None), *(slice(a - p, a - p + n) for a, p, n in beside))]
-        into = zip(box.local, starts, box.starts, shape, strict=True)
-        target = target[tuple(slice(at + a - b, at + a - b + n) for at, a, b, n in into)]
+    if not shape:
+        _copy(reader.data(part.key, part.hashes), dtype, (), (), target)
+        return row
+    at_once = max(1, PART_BYTES // row)
+    beside = tuple(slice(a - p, a - p + n) for a, p, n in zip(starts, part.starts, shape, strict=True))[1:]
+    into = tuple(
+        slice(at + a - b, at + a - b + n)
+        for at, a, b, n in zip(box.local, starts, box.starts, shape, strict=True)
+    )
+    for first in range(0, shape[0], at_once):
+        count = min(at_once, shape[0] - first)
+        low = (starts[0] - part.starts[0] + first) * row
+        raw = reader.data(part.key, part.hashes, low, low + count * row)
+        place = into[0].start + first
+        rows = target[(slice(place, place + count), *into[1:])]
+        _copy(raw, dtype, (count, *part.shape[1:]), (slice(None), *beside), rows)
+    return shape[0] * row
+
+
+def _copy(
+    raw: np.ndarray, dtype: str, shape: tuple[int, ...], index: tuple[slice, ...], target: torch.Tensor
+) -> None:
     with torch.no_grad():
-        target.copy_(there)
-    return high - low
+        target.copy_(torch.from_numpy(raw).view(TORCH[dtype]).reshape(shape)[index])
 
 
 def match(step_dir: Path, table: Manifest, state: TrainState, only: str = "") -> None:

@@ -213,7 +213,8 @@ def _publish(folder: Path, temp: Path, head: Manifest, attempt: int) -> None:
         except Damaged as fault:
             raise Failed(
                 "checkpoint not saved: its manifest does not read back", exit_code=Exit.STORE,
-                key="checkpoint.store", seen=f"{fault.file} {fault.tensor} {fault.what}".strip(), use="check the disk",
+                key="checkpoint.store", seen=f"{fault.file} {fault.tensor} {fault.what}".strip(),
+                use="check the disk",
                 rule="a checkpoint is named only after it was read back", where=str(temp / manifest.NAME),
             ) from fault  # fmt: skip
         steps.publish(folder, temp, full.step, own_hash, attempt)

@@ -203,3 +203,55 @@ def load_damaged(world: World, layout: str, step_dir: Path) -> dict[str, Any]:
     except PacelineError as failure:
         return failure.to_dict()
     return {}
+
+
+def die_while_saving(world: World, layout: str, folder: Path, rank: int) -> None:
+    """Rank ``rank`` is killed with half its shard written."""
+    import signal
+
+    from paceline.recover import container
+
+    run = Run(world, layout)
+    run.save(folder, 2)
+
+    def killed(path: Path, *_: Any, **__: Any) -> None:
+        path.write_bytes(b"half")
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    if world.rank == rank:
+        container.write = killed  # type: ignore[assignment]
+    run.save(folder, 4)
+
+
+def save_apart(world: World, layout: str, folder: Path) -> dict[str, Any]:
+    """Each rank has a disk of its own."""
+    run = Run(world, layout)
+    own = folder / f"host-{world.rank}"
+    own.mkdir()
+    try:
+        run.save(own / "checkpoints", 1)
+    except PacelineError as failure:
+        return failure.to_dict()
+    return {}
+
+
+def together(world: World, fault: str) -> tuple[dict[str, Any], str, list[int]]:
+    """Ranks 1 and 2 fail; (what this rank raised, its cause's class, results of a round without a fault)."""
+    import torch.distributed as dist
+
+    from paceline.recover.agree import Ranks
+
+    ranks = Ranks(dist.group.WORLD)
+
+    def part() -> int:
+        if world.rank in (1, 2):
+            raise ValueError(f"planted on {world.rank} " + fault)
+        return world.rank
+
+    try:
+        ranks.together(part)
+    except PacelineError as error:
+        seen, cause = error.to_dict(), type(error.__cause__).__name__
+    again = ranks.together(lambda: world.rank + 10)
+    alone = ranks.together(lambda: world.rank + 20, on=1)
+    return seen, cause, [-1 if v is None else v for v in (again, alone, ranks.total(world.rank))]

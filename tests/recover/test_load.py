@@ -143,6 +143,19 @@ def test_only_the_blocks_that_are_needed_are_read(tmp_path: Path, monkeypatch: p
     assert data == [128], "rows 50–52 are bytes 800–848: blocks 12 and 13 of 64 bytes"
 
 
+@pytest.mark.parametrize("at_once", [1, 40, 4096])
+def test_a_large_slice_is_read_in_parts(
+    at_once: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(container, "BLOCK_BYTES", 64)
+    monkeypatch.setattr("paceline.recover.load.PART_BYTES", at_once)
+    full = {"model/w": torch.randn(13, 3, 2), "model/v": torch.randn(101)}
+    save(tmp_path, TrainState(dict(full), {"step": 1}), layout="single", identity=IDENTITY)
+    mine = TrainState({name: torch.zeros_like(t) for name, t in full.items()})
+    read(tmp_path / "step-00000001", mine)
+    assert all(torch.equal(mine.tensors[name], full[name]) for name in full)
+
+
 def held_rows(first: int, last: int) -> list:
     from paceline.recover.slices import Box
 

@@ -21,7 +21,7 @@ from paceline.recover import checkpoint, container, manifest, steps
 from paceline.recover.save import Saved, save
 from paceline.recover.state import TrainState
 from paceline.recover.whole import read_whole
-from tests.pool import RankPool
+from tests.pool import RankError, RankPool
 from tests.recover.cases import IDENTITY, Run
 
 CASES = "tests.recover.cases"
@@ -67,6 +67,10 @@ def test_replicas_share_the_writing(ranks: RankPool, tmp_path: Path) -> None:
     assert min(held) > 5, held
     assert len(sizes) == 3
     assert all(len(t.slices) == 1 for t in table.tensors.values())
+    ranks(4).run(f"{CASES}:bytes_by_rank", layout="dp=2,fsdp=2", folder=tmp_path / "hsdp")
+    table = manifest.read(tmp_path / "hsdp" / "step-00000001")
+    assert {s.file for t in table.tensors.values() for s in t.slices} == set(table.files)
+    assert [s.starts for s in table.tensors["model/up.weight"].slices] == [(0, 0), (4, 0)]
 
 
 @pytest.mark.parametrize(
@@ -90,6 +94,24 @@ def test_one_ranks_trouble_is_every_ranks_error(
     assert "bytes free" in errors[0]["seen"]
     assert names(tmp_path) == ["latest", "step-00000002", "step-00000006"]
     assert checkpoint.verify(tmp_path / "step-00000002") == []
+
+
+def test_a_rank_killed_in_a_save_leaves_nothing_that_is_read(ranks: RankPool, tmp_path: Path) -> None:
+    with pytest.raises(RankError, match="exit code -9"):
+        ranks(2).run(f"{CASES}:die_while_saving", layout="fsdp=2", folder=tmp_path, rank=1, timeout_s=40)
+    assert checkpoint.latest(tmp_path) == tmp_path / "step-00000002"
+    again = ranks(2).run(f"{CASES}:train_and_save", layout="fsdp=2", folder=tmp_path, steps=4)
+    assert names(tmp_path) == ["latest", "step-00000002", "step-00000004"]
+    assert checkpoint.verify(tmp_path / "step-00000004") == []
+    assert len(again) == 2
+
+
+def test_hosts_with_disks_of_their_own_are_told_so(ranks: RankPool, tmp_path: Path) -> None:
+    errors = ranks(2).run(f"{CASES}:save_apart", layout="dp=2", folder=tmp_path)
+    assert errors[0] == errors[1]
+    assert errors[0]["exit_code"] == Exit.STORE
+    assert "not shared by all hosts" in errors[0]["message"]
+    assert names(tmp_path / "host-0" / "checkpoints") == []
 
 
 def test_ranks_with_other_scalars_do_not_save(ranks: RankPool, tmp_path: Path) -> None:
