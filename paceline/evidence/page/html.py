@@ -50,8 +50,8 @@ def table(
 ) -> Html:
     """A table that scrolls sideways on a narrow screen.
 
-    ``numbers`` are the right-aligned columns; ``mark`` is the row that stands out; ``cls``: ``snug`` is as narrow
-    as its content, ``wraps`` may break its numbers.
+    ``numbers`` are the right-aligned columns; ``mark`` is the row that stands out; ``cls``: ``snug`` is as
+    narrow as its content, ``wraps`` may break its numbers.
     """
 
     def cell(kind: str, i: int, value: object) -> Html:

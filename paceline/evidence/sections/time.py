@@ -52,7 +52,7 @@ def reasons_table(rows: Iterable[Mapping[str, Any]]) -> Html:
     """Every account: phase, reason, seconds, share."""
     cells = [
         (
-            words(row["phase"]),
+            row["phase"],
             reason_words(row["phase"], row["reason"]),
             seconds(row["seconds"]),
             percent(row["share"], 2),
