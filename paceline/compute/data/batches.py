@@ -49,9 +49,9 @@ class Batch:
 class BatchPlan:
     """The batches of a run on one data rank.
 
-    ``limit`` is where the data ends (positions), None for a run counted in steps or tokens, which goes on into
-    the next epoch. ``first_step`` and ``first_position`` move the origin, for a run resumed with another batch
-    size: the loader's whole state is ``position_of(step)``.
+    ``limit`` is the position where the data ends; None for a run counted in steps or tokens, which goes on
+    into the next epoch. ``first_step`` and ``first_position`` move the origin, for a run resumed with another
+    batch size: the loader's whole state is ``position_of(step)``.
 
     Raises:
         Refused: 20 when there are fewer rows than data ranks; 2 for sizes below one.
@@ -214,7 +214,7 @@ def data_limit(job: Any, packed: PackedSet) -> int | None:
 
 
 def total_steps(job: Any, packed: PackedSet) -> int:
-    """Optimizer steps of the run: ``train.steps``, or what the epochs or tokens need (the last may be part)."""
+    """Optimizer steps of the run: ``train.steps``, or what epochs or tokens need (the last may be part)."""
     train = job.train
     if train.steps is not None:
         return int(train.steps)

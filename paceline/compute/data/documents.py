@@ -28,11 +28,16 @@ _SHOWN_ROWS = 20
 
 @dataclass(slots=True)
 class Document:
-    """One document: ``text`` (valid UTF-8, never empty) or ``ids`` (already tokens), and where it stood."""
+    """A document or a block of one: ``text`` (UTF-8, never empty) or ``ids`` (tokens), and where it stood."""
 
     offset: int
     text: bytes = b""
     ids: np.ndarray | None = None
+
+    @property
+    def size(self) -> int:
+        """Bytes of text, or tokens."""
+        return len(self.text) if self.ids is None else self.ids.size
 
 
 @dataclass

@@ -98,9 +98,10 @@ class _Preparation:
         self.spec, self.cache, self.workers = spec, cache, workers
         self.eval_items = spec.eval if isinstance(spec.eval, tuple) else ()
         skip = spec.bad_row == "skip"
-        self.train_files = resolve(spec.train, key="data.train", skip_empty=skip)
+        by_fraction = not self.eval_items
+        self.train_files = resolve(spec.train, key="data.train", skip_empty=skip, hold_out=by_fraction)
         self.eval_files = (
-            resolve(self.eval_items, key="data.eval", skip_empty=skip) if self.eval_items else []
+            [] if by_fraction else resolve(self.eval_items, key="data.eval", skip_empty=skip, hold_out=False)
         )
         self.files = self.train_files + self.eval_files
         self.teller = Teller(progress, sum(file.size_bytes for file in self.files))

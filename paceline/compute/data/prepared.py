@@ -23,7 +23,7 @@ from paceline.ledger.outcome import Exit, Refused
 SCHEMA = 1
 INDEX = "index.json"
 DOCUMENT = np.dtype([("bytes", "<i8"), ("offset", "<i8"), ("hash", "<u8"), ("file", "<u4")])
-"""A document's record in ``documents.bin``: bytes of text, offset in its file, xxh3-64, number of its file."""
+"""A document's record in ``documents.bin``: bytes of text, offset in its file, xxh3-64, its file's number."""
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,8 @@ from paceline.compute.data.hashing import hash64, mix_array
 from paceline.compute.data.sources import SourceFile
 from paceline.ledger.outcome import Exit, Refused
 
-RECORD = np.dtype([("bytes", "<i8"), ("offset", "<i8"), ("hash", "<u8"), ("file", "<u4"), ("group", "<u4")])
+RECORD = np.dtype([("size", "<i8"), ("offset", "<i8"), ("hash", "<u8"), ("file", "<u4"), ("group", "<u4")])
+"""A record a document or block; size is bytes of text, or tokens for .npy."""
 _FLUSH = 8192
 
 
@@ -30,6 +31,14 @@ class Scan:
     records: np.ndarray
     reader: Reader
     largest_id: int
+
+    def goes_on(self, number: int) -> bool:
+        """Whether the next record is the next block of the same file."""
+        if number + 1 >= self.records.size:
+            return False
+        here, following = self.records[number], self.records[number + 1]
+        end = int(here["offset"]) + int(here["size"])
+        return bool(here["file"] == following["file"] and end == following["offset"])
 
     def documents(self, reader: Reader) -> Iterator[tuple[int, Document]]:
         """The documents again, numbered as in ``records``. Raises Refused(20) when a source has changed."""
@@ -73,10 +82,9 @@ def scan(
     with record_file.open("wb") as out:
         for number, file in enumerate(files):
             for document in reader.read(file):
-                size = len(document.text)
                 if document.ids is not None:
                     largest = max(largest, int(document.ids.max()))
-                held.append((size, document.offset, document_hash(document), number, file.group))
+                held.append((document.size, document.offset, document_hash(document), number, file.group))
                 count += 1
                 if len(held) >= _FLUSH:
                     np.array(held, RECORD).tofile(out)
@@ -111,7 +119,7 @@ def hold_out(records: np.ndarray, fraction: float) -> np.ndarray:
             "too little data to hold anything out",
             exit_code=Exit.DATA,
             key="data.eval",
-            seen=f"{records.size} document(s), {int(records['bytes'].sum())} bytes",
+            seen=f"{records.size} document(s), size {int(records['size'].sum())}",
             rule="at least one document is held out and one is kept",
             use='more data, or data.eval = "held_out.txt"',
         )

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from paceline.compute.data.hashing import hash128, hash_file
+from paceline.compute.data.hashing import hash128, hash_file, mix_all
 from paceline.compute.data.prepared import DOCUMENT, INDEX, SCHEMA
 from paceline.ledger.atomic import sync_folder, write_json
 
@@ -53,6 +53,7 @@ class StreamWriter:
         self.split, self.name, self.weight = split, name, weight
         self._dtype, self._eos = np.dtype(dtype), eos
         self.tokens = self.documents = self.bytes = 0
+        self._open: tuple[int, int, int, int] | None = None
         self._shard_tokens: list[int] = []
         self._hashes: dict[str, str] = {}
         self._digest = xxhash.xxh3_128()
@@ -65,14 +66,29 @@ class StreamWriter:
         return (self._folder / f"tokens-{len(self._shard_tokens) - 1:05d}.bin").open("wb")
 
     def add(
-        self, ids: np.ndarray, *, text: bool, size_bytes: int, offset: int, hash_: int, file: int
+        self,
+        ids: np.ndarray,
+        *,
+        text: bool,
+        size_bytes: int,
+        offset: int,
+        hash_: int,
+        file: int,
+        goes_on: bool = False,
     ) -> None:
-        """One document; a text gets its end-of-document token here."""
-        if text and self._eos is not None:
-            ids = np.concatenate([ids, [self._eos]])
-        np.array([self.tokens], "<i8").tofile(self._starts)
-        np.array([(size_bytes, offset, hash_, file)], DOCUMENT).tofile(self._table)
-        self.documents += 1
+        """One document, or a block of one that ``goes_on``; a text gets its end-of-document token here."""
+        if self._open is None:
+            np.array([self.tokens], "<i8").tofile(self._starts)
+            self._open = (size_bytes, offset, hash_, file)
+        else:
+            size, offset, first_hash, file = self._open
+            self._open = (size + size_bytes, offset, mix_all(first_hash, hash_), file)
+        if not goes_on:
+            if text and self._eos is not None:
+                ids = np.concatenate([ids, [self._eos]])
+            np.array([self._open], DOCUMENT).tofile(self._table)
+            self._open = None
+            self.documents += 1
         self.bytes += size_bytes
         self.tokens += ids.size
         stored = ids.astype(self._dtype)

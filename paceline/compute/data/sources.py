@@ -107,9 +107,19 @@ def _merged(items: list[SourceItem]) -> tuple[SourceItem, ...]:
 
 
 def resolve(
-    items: Iterable[SourceItem], *, key: str = "data.train", skip_empty: bool = False
+    items: Iterable[SourceItem],
+    *,
+    key: str = "data.train",
+    skip_empty: bool = False,
+    hold_out: bool = True,
 ) -> list[SourceFile]:
     """Every file of the items, in a fixed order, each once; ``group`` is the item's number.
+
+    Args:
+        items: the source.
+        key: the job's key, for errors.
+        skip_empty: leave files of 0 bytes out instead of refusing them.
+        hold_out: a part will be held out, so the only file of a source is cut into blocks.
 
     Raises:
         Refused: 2 for what has not arrived, 20 for a file that is missing, empty, a folder or not readable.
@@ -124,18 +134,20 @@ def resolve(
                     files.extend(_probe(found, group, key, skip_empty or may_be_empty))
     if not files:
         raise _refused(key, "no document", "the sources hold nothing but empty files", "a source with text")
-    return _with_blocks(files)
+    return _with_blocks(files, hold_out)
 
 
-def _with_blocks(files: list[SourceFile]) -> list[SourceFile]:
+def _with_blocks(files: list[SourceFile], hold_out: bool) -> list[SourceFile]:
     """A text file is cut where it is the only file of its source, or too large to be read whole.
+
+    A block is what is held out; neighbouring blocks on the same side are one document again.
 
     The block is 64 KiB, or a sixteenth of a file below 1 MiB, so that a small file can be held out from, too.
     """
     counts = Counter(file.group for file in files)
     out = []
     for file in files:
-        cut = counts[file.group] == 1 or file.size_bytes > WHOLE_FILE_BYTES
+        cut = (hold_out and counts[file.group] == 1) or file.size_bytes > WHOLE_FILE_BYTES
         block = min(BLOCK_BYTES, max(8, -(-file.size_bytes // 16))) if cut and file.kind != "jsonl" else 0
         out.append(SourceFile(file.path, file.kind, file.size_bytes, file.mtime_ns, file.group, block))
     return out

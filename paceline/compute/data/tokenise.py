@@ -73,6 +73,12 @@ class Part:
         again = replace(self.scan.reader, skipped=0, empty=0, skipped_at=[], eos=eos, vocab=vocab)
         return self.scan.documents(again)
 
+    def goes_on(self, number: int, document: Document, eos: int | None) -> bool:
+        """Whether the document continues in the next block, and that one goes to the same split."""
+        if document.ids is not None and document.ids[-1] == eos:
+            return False
+        return self.scan.goes_on(number) and self.split_of(number) == self.split_of(number + 1)
+
     def split_of(self, number: int) -> str:
         """Where the document goes."""
         return "eval" if self.held is not None and self.held[number] else self.split
@@ -83,7 +89,7 @@ def train_tokenizer(parts: list[Part], size: int, teller: Teller) -> tuple[token
     part = parts[0]
     records = part.scan.records
     wanted = np.ones(records.size, bool) if part.held is None else ~part.held
-    total = int(records["bytes"][wanted].sum())
+    total = int(records["size"][wanted].sum())
     if total > BPE_TRAIN_BYTES:
         threshold = np.uint64(int(BPE_TRAIN_BYTES / total * 2.0**64))
         sampled = wanted & (mix_array(records["hash"] ^ _SAMPLE_KEY) < threshold)
@@ -138,6 +144,7 @@ def tokenise(
                 offset=document.offset,
                 hash_=int(record["hash"]),
                 file=part.first_file + int(record["file"]),
+                goes_on=part.goes_on(number, document, eos),
             )
             done, count, made = done + size, count + 1, made + ids.size
             teller.tell("tokenise", min(done, teller.total_bytes - 1), count, made)

@@ -86,7 +86,7 @@ class FastTokenizer:
         return str(self._tokenizer.decode(list(ids), skip_special_tokens=True))
 
     def byte_lengths(self) -> np.ndarray:
-        """uint32[vocab]. Byte-level: a character is a byte. Else: the token's text; ``<0x0A>`` is one byte."""
+        """uint32[vocab]. Byte-level: a character is a byte. Else the token's text; ``<0x0A>`` is one byte."""
         parsed = json.loads(self._tokenizer.to_str())
         byte_level = any(_mentions(parsed.get(part), "ByteLevel") for part in ("pre_tokenizer", "decoder"))
         special = {token["id"] for token in parsed.get("added_tokens", []) if token.get("special")}
