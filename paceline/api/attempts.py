@@ -1,0 +1,103 @@
+"""Starts the ranks of a run, and starts them again from the last checkpoint when one of them dies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from paceline.launch.local import run_here, run_ranks
+from paceline.ledger.metrics import MetricsWriter
+from paceline.ledger.outcome import Exit, Failed, PacelineError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from paceline.recipes.brief import Brief
+
+ENTRY = "paceline.recipes.rank:run"
+RESTARTABLE = frozenset({Exit.RANK_DIED, Exit.HUNG, Exit.PEERS})
+INNER_SHARE = 0.8  # of restart.hang_timeout: ranks give up on a collective before the launcher gives up on them
+
+
+def run_attempts(
+    brief: Brief,
+    *,
+    threads: int,
+    on_message: Callable[[dict[str, Any]], None],
+    on_attempt: Callable[[int], None],
+    stop: Callable[[], str | None],
+) -> dict[str, Any]:
+    """Rank 0's result of the attempt that ended.
+
+    One rank runs in the calling process and is not restarted: what kills it kills the caller.
+
+    Raises:
+        PacelineError: what the ranks raised; 58 when a rank died and ``restart.max`` is 0; 57 when it died more
+            than ``restart.max`` times in a row without a new checkpoint between.
+    """
+    without_progress = 0
+    while True:
+        try:
+            return _launch(brief, threads, on_message, stop)
+        except PacelineError as error:
+            most = brief.job.restart.max
+            if brief.layout.world_size == 1 or error.exit_code not in RESTARTABLE or most == 0:
+                raise
+            newest = _latest(brief)
+            without_progress = without_progress + 1 if newest == brief.resume else 1
+            if without_progress > most:
+                raise _used_up(error, most) from error
+            brief = replace(brief, attempt=brief.attempt + 1, resume=newest)
+            row = {
+                "kind": "event",
+                "step": 0 if newest is None else int(newest.name.rpartition("-")[2]),
+                "attempt": brief.attempt,
+                "event": "restart",
+                "detail": {"cause": error.message, "from": "the beginning" if newest is None else newest.name},
+            }
+            _write(brief, row)
+            on_message(row)
+            on_attempt(brief.attempt)
+
+
+def _launch(
+    brief: Brief, threads: int, on_message: Callable[[dict[str, Any]], None], stop: Callable[[], str | None]
+) -> dict[str, Any]:
+    hang_s = brief.job.restart.hang_timeout
+    settings: dict[str, Any] = {
+        "logs": brief.folder.logs,
+        "threads_per_rank": threads,
+        "timeout_s": hang_s * INNER_SHARE,
+        "hang_timeout_s": hang_s,
+        "on_message": lambda rank, row: on_message(row),
+        "stop": stop,
+        "attempt": brief.attempt,
+    }
+    if brief.layout.world_size == 1:
+        return run_here(ENTRY, brief.payload(), **settings)[0]
+    return run_ranks(ENTRY, brief.payload(), world_size=brief.layout.world_size, **settings)[0]
+
+
+def _latest(brief: Brief) -> Path | None:
+    from paceline.recover.checkpoint import latest
+
+    return latest(brief.folder.checkpoints)
+
+
+def _write(brief: Brief, row: dict[str, Any]) -> None:
+    writer = MetricsWriter(brief.folder.metrics)
+    writer.write(row)
+    writer.close()
+
+
+def _used_up(error: PacelineError, most: int) -> Failed:
+    return Failed(
+        f"stopped after {most} restarts without progress: {error.message}",
+        exit_code=Exit.RESTARTS,
+        key="restart.max",
+        seen=error.seen,
+        rule=f"at most restart.max = {most} restarts in a row without a new checkpoint",
+        use=error.use or "look at the ranks' logs: paceline logs last --rank 0",
+        where=error.where,
+    )

@@ -1,0 +1,133 @@
+"""Everything that is settled before a process starts: the machine measured, the data prepared, the layout planned."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import paceline
+from paceline.api.plan import resolve_cluster
+from paceline.api.surroundings import cache_folder, environment
+from paceline.launch.machine import Machine, probe
+
+if TYPE_CHECKING:
+    from paceline.compute.data.prepared import Prepared
+    from paceline.job import Job
+    from paceline.plan.answer import Plan
+    from paceline.plan.cluster import Cluster
+    from paceline.plan.measured import Measured
+
+Say = Callable[[str, str], None]
+
+
+@dataclass(frozen=True)
+class Ground:
+    """What a run stands on. ``job`` has ``train.precision`` decided, ``plan.layout`` is closed."""
+
+    job: Job
+    machine: Machine
+    cluster: Cluster
+    measured: Measured | None
+    prepared: Prepared
+    plan: Plan
+    baselines: Mapping[str, Mapping[str, float | None]]
+
+    @property
+    def threads_per_rank(self) -> int:
+        """The ranks of a host share its cores."""
+        return max(1, self.machine.cores // self.plan.layout.world_size)
+
+    @property
+    def peak_flops(self) -> float | None:
+        """Matmul peak of one rank's device in the job's precision: measured on a CPU, the catalogue's else."""
+        precision = self.job.train.precision
+        if not self.cluster.is_cpu:
+            return self.cluster.accelerator.peak_flops.get(precision)
+        if self.measured is None:
+            return None
+        rows = [r for r in self.measured.matmul if r["precision"] == precision and r["threads"] == self.threads_per_rank]
+        return max((float(r["flops_per_s"]) for r in rows), default=None)
+
+    def hashes(self) -> dict[str, str]:
+        """What the manifest and every checkpoint are bound to."""
+        return {
+            "job": self.job.hash,
+            "data": self.prepared.hash,
+            "tokenizer": str(self.prepared.index["tokenizer"].get("hash") or "none: token ids"),
+            "code": code_hash(),
+        }
+
+
+def settle(job: Job, layout: str, say: Say, progress: Callable[[dict[str, Any]], None]) -> Ground:
+    """Measure (once a machine), prepare (once a corpus), plan.
+
+    Args:
+        job: as loaded.
+        layout: ``auto`` or a layout.
+        say: headings for the console.
+        progress: told how far the preparation is.
+
+    Raises:
+        Refused: whatever the data (20), the machine (13) or the rule book (10, 11, 12) refuses.
+    """
+    from paceline.api.measure import measured_or_measure
+    from paceline.compute.data.baseline import baselines
+    from paceline.compute.data.prepare import prepare
+    from paceline.compute.data.spec import DataSpec
+    from paceline.plan.search import plan
+
+    machine = probe(environment())
+    cluster = resolve_cluster(job.cluster.use, job.run.device)
+    refuse_elsewhere(cluster)
+    measured = measured_or_measure(machine, say) if cluster.is_cpu else None
+    job = decide_precision(job, measured, cluster)
+    prepared = prepare(DataSpec.from_job(job), cache_folder() / "data", progress=progress, workers=machine.cores)
+    found = plan(
+        job,
+        cluster=cluster,
+        measured=measured,
+        layout=layout,
+        tokens=prepared.tokens,
+        vocab_size=prepared.vocab,
+    )
+    simple = baselines(prepared)
+    return Ground(
+        job, machine, cluster, measured, prepared, found, {n: simple[n] for n in ("unigram", "trigram")}
+    )
+
+
+def decide_precision(job: Job, measured: Measured | None, cluster: Cluster) -> Job:
+    """``auto`` becomes the type that the device multiplies faster; any other is the user's."""
+    from paceline.plan.measured import fastest_precision
+
+    if job.train.precision != "auto":
+        return job
+    return job.replace({"train.precision": fastest_precision(measured, cuda=not cluster.is_cpu)})
+
+
+def refuse_elsewhere(cluster: Cluster) -> None:
+    """``train`` runs here: a cluster by another name is for ``plan``."""
+    from paceline.ledger.outcome import Exit, Refused
+
+    if cluster.visible:
+        return
+    raise Refused(
+        "train runs on this machine",
+        exit_code=Exit.CLUSTER,
+        key="cluster.use",
+        seen=cluster.name,
+        rule="only `plan` looks at machines that are not here; launching elsewhere is not in this version (08)",
+        use='--cluster this, or paceline plan JOB --cluster "' + cluster.name + '"',
+    )
+
+
+def code_hash() -> str:
+    """SHA-256 over the package's own source, names and contents, in sorted order."""
+    root = Path(paceline.__file__).parent
+    digest = hashlib.sha256()
+    for path in sorted(root.rglob("*.py")):
+        digest.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes() + b"\0")
+    return "sha256:" + digest.hexdigest()

@@ -1,0 +1,37 @@
+"""Measures this machine on first use: some seconds, once, in processes of their own."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from paceline.api.surroundings import cache_folder
+from paceline.launch.local import run_ranks
+from paceline.launch.machine import Machine
+from paceline.plan.measured import Measured, machine_key, measurement_path, worlds
+
+ENTRY = "paceline.recipes.measure:run"
+
+
+def measured_or_measure(machine: Machine, say: Callable[[str, str], None]) -> Measured | None:
+    """The cached measurement of this machine; taken now when there is none."""
+    key = machine_key(machine.cpu_model, machine.cores, machine.memory_bytes)
+    path = measurement_path(cache_folder(), key)
+    found = Measured.read(path, key)
+    if found is not None:
+        return found
+    say("machine", f"measuring {machine.cores} cores of {machine.cpu_model} once, about 20 s …")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return take(machine, path, key)
+
+
+def take(machine: Machine, path: Path, key: str) -> Measured | None:
+    """Measure with one rank, two, and four, each in processes of their own; the file is complete or absent."""
+    with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
+        partial = Path(scratch) / path.name
+        for ranks, threads, compute in worlds(machine.cores):
+            payload = {"file": str(partial), "key": key, "compute": compute}
+            run_ranks(ENTRY, payload, world_size=ranks, logs=Path(scratch) / "logs", threads_per_rank=threads)
+        partial.replace(path)
+    return Measured.read(path, key)

@@ -1,0 +1,212 @@
+"""The run folder filled before the first rank starts: job, source, manifest, plan, record 1, and the headings."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import paceline
+from paceline.api.ground import Ground
+from paceline.api.surroundings import environment
+from paceline.api.target import Target
+from paceline.job import Loaded
+from paceline.ledger import manifest as manifests
+from paceline.ledger import records
+from paceline.ledger.atomic import write_json
+from paceline.ledger.folder import RunFolder, create, read_manifest
+from paceline.ledger.outcome import Exit, Refused
+from paceline.ledger.status import Status
+from paceline.plan.model import flops_per_token
+from paceline.recipes.brief import Brief
+
+Say = Callable[[str, str], None]
+
+
+def begin(target: Target, loaded: Loaded, ground: Ground, root: Path, name: str) -> tuple[RunFolder, float]:
+    """Make the folder of a new run, or take up an old one; (folder, Unix seconds of the run's first start).
+
+    Raises:
+        Refused: 54 when a resumed run's data or tokenizer is not what it was trained on.
+    """
+    folder = target.folder or create(root, name)
+    if target.resumes:
+        _check_same_data(folder, target, ground)
+    started_s = target.started_unix_s or time.time()
+    Status(
+        state="preparing",
+        attempt=target.attempt,
+        layout=str(ground.plan.layout),
+        started_s=started_s,
+        step=0 if target.checkpoint is None else int(target.checkpoint.name.rpartition("-")[2]),
+    ).write(folder.status)
+    ground.job.save(folder.job_toml)
+    if not target.resumes:
+        folder.copy_source(loaded.path if loaded.files else None, loaded.files[:-1])
+        manifests.write(folder, _manifest(loaded, ground))
+    write_json(folder.evidence / "plan.json", ground.plan.to_dict())
+    _plan_page(folder, ground)
+    records.write(folder, 1, _record(ground), attempt=target.attempt)
+    return folder, started_s
+
+
+def brief_of(folder: RunFolder, started_unix_s: float, target: Target, ground: Ground) -> Brief:
+    """What the ranks are told."""
+    hashes = ground.hashes()
+    run_id = str(read_manifest(folder).get("run_id", ""))
+    return Brief(
+        job=ground.job,
+        layout=ground.plan.layout,
+        folder=folder,
+        prepared=ground.prepared.folder,
+        precision=ground.job.train.precision,
+        attempt=target.attempt,
+        resume=target.checkpoint,
+        started_unix_s=started_unix_s,
+        flops_per_token=flops_per_token(
+            ground.job.model.widths(ground.prepared.vocab), ground.job.data.sequence_length
+        ),
+        peak_flops=ground.peak_flops,
+        usd_per_device_hour=ground.cluster.usd_per_device_hour,
+        identity={"run_id": run_id, **{f"{k}_hash": v for k, v in hashes.items()}},
+    )
+
+
+def headings(say: Say, folder: RunFolder, target: Target, ground: Ground) -> None:
+    """The first lines of a run (interface §10)."""
+    from importlib.metadata import version
+
+    from paceline.plan.show import summary
+
+    backend = "gloo" if ground.cluster.is_cpu else "NCCL"
+    devices = f"{ground.machine.cores} cores" if ground.cluster.is_cpu else ground.cluster.name
+    where = f"paceline {paceline.__version__} · torch {version('torch')} · {backend}, {devices}"
+    say("run", f"{_which(folder, target)} · {where}")
+    for change in target.changes:
+        say("changed", str(change))
+    say("plan", summary(ground.plan))
+    say("data", _data(ground))
+    say("model", _model(ground))
+
+
+def _which(folder: RunFolder, target: Target) -> str:
+    if not target.resumes:
+        return f"new: {folder.path}"
+    if target.checkpoint is None:
+        return f"{folder.path} again from the beginning: it had saved nothing"
+    return f"resumed: {folder.path} from step {int(target.checkpoint.name.rpartition('-')[2])}"
+
+
+def _data(ground: Ground) -> str:
+    prepared = ground.prepared
+    files = len(prepared.index["sources"])
+    parts = [
+        f"{files} file{'' if files == 1 else 's'}, {prepared.bytes / 1e6:.1f} MB → {_millions(prepared.tokens)} tokens,"
+        f" {prepared.index['tokenizer']['name'] or 'ids'}",
+        f"{prepared.eval_tokens / max(1, prepared.tokens + prepared.eval_tokens):.1%} held out",
+    ]
+    simple = [
+        f"{name} {found['bits_per_byte']:.2f}"
+        for name, found in ground.baselines.items()
+        if found["bits_per_byte"] is not None
+    ]
+    if simple:
+        parts.append(f"{' · '.join(simple)} bits/byte")
+    return " · ".join(parts)
+
+
+def _model(ground: Ground) -> str:
+    name = ground.job.model.preset or "decoder"
+    return f"{name}, {_millions(ground.plan.facts.work.count.total)} parameters, {ground.job.train.precision}"
+
+
+def _millions(count: int) -> str:
+    for size, unit in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
+        if count >= size:
+            return f"{count / size:.1f} {unit}"
+    return str(count)
+
+
+def _manifest(loaded: Loaded, ground: Ground) -> dict[str, object]:
+    prepared, machine, job = ground.prepared, ground.machine, ground.job
+    held_out = f"{job.data.eval} of the documents" if isinstance(job.data.eval, float) else "data.eval"
+    return manifests.new_manifest(
+        hashes=ground.hashes() | {"weights": "random: (seed, name, index)"},
+        preprocessing={
+            "tokenizer": prepared.index["tokenizer"],
+            "packing": job.data.packing,
+            "sequence_length": job.data.sequence_length,
+            "documents": prepared.documents,
+            "tokens": prepared.tokens,
+            "folder": str(prepared.folder),
+        },
+        evaluation_set=f"{held_out}: {prepared.eval_documents} documents, {prepared.eval_tokens} tokens",
+        evaluation_hash=prepared.hash,
+        baselines={
+            name: {k: v for k, v in found.items() if v is not None} for name, found in ground.baselines.items()
+        },
+        hardware_assumed=ground.plan.to_dict()["cluster"],
+        hardware_found={
+            "host": machine.host,
+            "cpu": machine.cpu_model,
+            "cores": machine.cores,
+            "memory_bytes": machine.memory_bytes,
+            "devices": [d.name for d in machine.devices],
+        },
+        environment=environment().shown,
+        data_hosts=[machine.host],
+        origins=loaded.origins | {"train.precision": _precision_origin(loaded)},
+    )
+
+
+def _precision_origin(loaded: Loaded) -> str:
+    given = loaded.origins.get("train.precision", "built-in default")
+    return f"{given}: auto, decided by measurement" if loaded.job.train.precision == "auto" else given
+
+
+def _record(ground: Ground) -> records.PhaseRecord:
+    known = ground.plan.record()
+    hashes = ground.hashes()
+    return records.PhaseRecord(
+        **{
+            "owner": "whoever started the run",
+            "evidence": "metrics.jsonl: step_time_s and memory_gib against the prediction",
+            "check": {"command": "paceline report", "result": "the report compares predicted with measured"},
+            "controls": "none armed on the plan",
+            **known,
+            "handoff": {
+                "layout": str(ground.plan.layout),
+                "global_batch": ground.job.train.global_batch_size,
+                "job_hash": hashes["job"],
+                "data_hash": hashes["data"],
+                "tokenizer_hash": hashes["tokenizer"],
+                "vocabulary": ground.prepared.vocab,
+            },
+        }
+    )
+
+
+def _plan_page(folder: RunFolder, ground: Ground) -> None:
+    from paceline.evidence.plan_page import write_plan_page
+
+    write_plan_page(ground.plan.to_dict(), folder.plan_html)
+
+
+def _check_same_data(folder: RunFolder, target: Target, ground: Ground) -> None:
+    """The job may say the same and the files behind it be others: then the order of samples would be lost."""
+    before = read_manifest(folder).get("hashes", {})
+    now = ground.hashes()
+    meant = {c.key.partition(".")[0] for c in target.changes if c.rule == "allowed"}
+    for name in ("data", "tokenizer"):
+        old = before.get(name) if isinstance(before, dict) else None
+        if old in (None, records.NOT_STATED, now[name]) or "data" in meant:
+            continue
+        raise Refused(
+            f"the {name} is not what {folder.name} was trained on",
+            exit_code=Exit.MISMATCH,
+            key="data.train" if name == "data" else "data.tokenizer",
+            seen=f"hash {str(now[name])[:16]}…, the run has {str(old)[:16]}…",
+            rule="a resumed run sees the same samples in the same order",
+            use="bring the old files back, or start a new run without --resume",
+            where=str(folder.path),
+        )

@@ -1,0 +1,86 @@
+"""Which run a ``train`` is about: a new folder, or the newest of its name and the checkpoint to go on from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from paceline.api.jobs import run_of
+from paceline.job import Job, Loaded
+from paceline.job.changes import Change, judge_resume
+from paceline.ledger.folder import RunFolder, newest_of
+from paceline.ledger.outcome import Exit, Refused
+from paceline.ledger.status import Status
+
+
+@dataclass(frozen=True)
+class Target:
+    """An old run to go on with, or (``folder`` None) a new one to be made.
+
+    ``checkpoint`` is None where the run has saved nothing yet: it then begins again, in the same folder.
+    """
+
+    folder: RunFolder | None
+    job: Job
+    attempt: int = 0
+    checkpoint: Path | None = None
+    layout: str = ""
+    started_unix_s: float = 0.0
+    changes: tuple[Change, ...] = ()
+
+    @property
+    def resumes(self) -> bool:
+        """Whether an old run goes on."""
+        return self.folder is not None
+
+
+def find_target(
+    word: object, loaded: Loaded, root: Path, name: str, *, resume: bool, allow_change: Iterable[str]
+) -> Target:
+    """Decide by the rules of interface §1.
+
+    Args:
+        word: JOB as given; a run's own folder must then have something to resume.
+        loaded: the job, values and origins.
+        root: folder of runs.
+        name: of the run.
+
+    Raises:
+        Refused: 52 when JOB is a run without a checkpoint; 54 when the job differs where it may not.
+    """
+    if not resume:
+        return Target(None, loaded.job)
+    given = None if isinstance(word, Job) else run_of(str(word))
+    folder = given.folder if given is not None else newest_of(root, name)
+    if folder is None:
+        return Target(None, loaded.job)
+    return _resumed(folder, loaded, tuple(allow_change), must=given is not None)
+
+
+def _resumed(folder: RunFolder, loaded: Loaded, allow_change: tuple[str, ...], *, must: bool) -> Target:
+    from paceline.recover.checkpoint import latest
+
+    status = folder.read_status() or Status()
+    checkpoint = latest(folder.checkpoints)
+    if checkpoint is None and must:
+        raise Refused(
+            f"{folder.name} has no checkpoint to go on from",
+            exit_code=Exit.NOTHING_TO_RESUME,
+            key="--resume",
+            seen=f"state {status.state}, step {status.step}, no complete checkpoint",
+            rule="a run given as JOB goes on from its latest checkpoint",
+            use=f"paceline train {folder.job_toml}",
+            where=str(folder.checkpoints),
+        )
+    old = Job.load(folder.job_toml)
+    changes = judge_resume(old, loaded.job, allow_change)
+    return Target(
+        folder,
+        loaded.job,
+        attempt=status.attempt + 1,
+        checkpoint=checkpoint,
+        layout=status.layout,
+        started_unix_s=status.started_s,
+        changes=tuple(changes),
+    )

@@ -1,0 +1,189 @@
+"""``pl.train``: one real run, from the job to the report."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from paceline.api.attempts import run_attempts
+from paceline.api.ground import Ground, settle
+from paceline.api.jobs import Sets, load_job
+from paceline.api.lines import PlainLines
+from paceline.api.runs import Run, forget_stop, runs_root, stop_asked
+from paceline.api.start import begin, brief_of, headings
+from paceline.api.surroundings import environment
+from paceline.api.target import Target, find_target
+from paceline.launch.environment import refuse_engine_world
+from paceline.launch.machine import refuse_platform
+from paceline.ledger.folder import RunFolder, check_run_name
+from paceline.ledger.lock import Lock
+from paceline.ledger.outcome import Exit, PacelineError
+from paceline.ledger.status import Heartbeat
+
+if TYPE_CHECKING:
+    from paceline.job import Job
+    from paceline.plan.layout import Layout
+    from paceline.recipes.brief import Brief
+
+Row = dict[str, Any]
+
+
+def train(
+    job: Job | str | Path,
+    *,
+    layout: str | Layout = "auto",
+    name: str | None = None,
+    resume: bool = False,
+    allow_change: Iterable[str] = (),
+    set: Sets = (),
+    on_row: Callable[[Row], bool | None] | None = None,
+    on_message: Callable[[Row], None] | None = None,
+) -> Run:
+    """Train a job; returns when it is done, or stopped and saved (``Run.state`` is then ``preempted``).
+
+    Args:
+        job: a :class:`Job`, a job file, or a run.
+        layout: ``auto`` = the job's ``layout.use``; on a resumed run, the layout that it has.
+        name: of the run; default the job's ``run.name``.
+        resume: go on with the newest run of this name, or start one if there is none.
+        allow_change: keys that a resume may change although they change the mathematics.
+        set: job keys and values on top, as ``--set``.
+        on_row: sees each metrics row in the calling process; False stops the run, saved.
+        on_message: sees everything that the console shows: rows, headings (``say``), events.
+
+    Raises:
+        Refused: before anything has started: the job, the data, the layout or the machine is not acceptable.
+        Failed: what had started could not be finished; the run's status says so too.
+    """
+    refuse_platform()
+    refuse_engine_world(environment())
+    loaded = load_job(job, set)
+    run_name = check_run_name(name or loaded.job.run.name or "run")
+    root = runs_root(loaded.job.run.root if "run.root" in loaded.origins else None)
+    target = find_target(job, loaded, root, run_name, resume=resume, allow_change=allow_change)
+    wanted = _wanted(str(layout), target)
+    board = _Board(on_row, on_message, loaded.job.track.every)
+    ground = settle(target.job, wanted, board.say, board.preparing)
+    folder, started_unix_s = begin(target, loaded, ground, root, run_name)
+    with Lock(folder):
+        board.open(folder)
+        headings(board.say, folder, target, ground)
+        return _run(brief_of(folder, started_unix_s, target, ground), ground, board)
+
+
+def _wanted(layout: str, target: Target) -> str:
+    if layout not in ("auto", ""):
+        return layout
+    return target.layout if target.resumes and target.layout else target.job.layout.use
+
+
+def _run(brief: Brief, ground: Ground, board: _Board) -> Run:
+    folder = brief.folder
+    heart = Heartbeat(folder.path)
+    board.heart = heart
+    heart.beat(state="running", attempt=brief.attempt, layout=str(brief.layout))
+    try:
+        result = run_attempts(
+            brief,
+            threads=ground.threads_per_rank,
+            on_message=board.message,
+            on_attempt=lambda attempt: _note(heart, attempt),
+            stop=board.stop,
+        )
+    except PacelineError as error:
+        heart.end("failed", error.exit_code, error.message)
+        board.close(folder)
+        raise
+    except BaseException as error:  # a second Ctrl-C, or a fault of our own: the status must not say `running`
+        code = error.code if isinstance(error, SystemExit) and isinstance(error.code, int) else Exit.FAULT
+        heart.end("failed", int(code), f"{type(error).__name__}: {error}")
+        board.close(folder)
+        raise
+    heart.beat(step=result["step"], steps=result["steps"])
+    if result["stop"]:
+        heart.end("preempted", Exit.PREEMPTED, f"stopped by {result['stop']} after step {result['step']}, saved")
+    else:
+        heart.end("done", Exit.DONE, f"{result['step']} steps")
+    board.close(folder)
+    return Run(folder)
+
+
+def _note(heart: Heartbeat, attempt: int) -> None:
+    heart.beat(attempt=attempt)
+
+
+class _Board:
+    """Messages of a run: to ``logs/console.log``, to the caller, and into the heartbeat."""
+
+    def __init__(
+        self, on_row: Callable[[Row], bool | None] | None, on_message: Callable[[Row], None] | None, every: Any
+    ) -> None:
+        self._on_row, self._on_message = on_row, on_message
+        self._lines = PlainLines(every=(every.kind, float(every.value or 0)))
+        self._early: list[str] = []
+        self._log: Path | None = None
+        self._folder: RunFolder | None = None
+        self._halt = False
+        self._asked_s = 0.0
+        self.heart: Heartbeat | None = None
+
+    def open(self, folder: RunFolder) -> None:
+        """The folder exists: what was said before goes into its log, an old request to stop is forgotten."""
+        forget_stop(folder)
+        self._folder, self._log = folder, folder.console_log
+        for line in self._early:
+            self._write(line)
+
+    def say(self, field: str, text: str) -> None:
+        """One heading line."""
+        self.message({"kind": "say", "field": field, "text": text})
+
+    def preparing(self, progress: Row) -> None:
+        """How far the preparation of the data is; for the caller only."""
+        if self._on_message is not None:
+            self._on_message({"kind": "preparing", **progress})
+
+    def message(self, row: Row) -> None:
+        """One message of a rank, or of the launcher."""
+        line = self._lines.line(row)
+        if line is not None:
+            self._write(line)
+        if self._on_message is not None:
+            self._on_message(row)
+        if row.get("kind") == "train" and self.heart is not None:
+            self.heart.beat(step=int(row["step"]))
+        rows = ("train", "eval", "event", "round")
+        if row.get("kind") in rows and self._on_row is not None and self._on_row(row) is False:
+            self._halt = True
+
+    def stop(self) -> str | None:
+        """Polled often: beats, and says whether somebody asked the run to stop."""
+        if self.heart is not None:
+            self.heart.beat()
+        if self._halt:
+            return "on_row"
+        now_s = time.monotonic()
+        if self._folder is not None and now_s - self._asked_s >= 0.5:
+            self._asked_s = now_s
+            if stop_asked(self._folder):
+                return "stop command"
+        return None
+
+    def close(self, folder: RunFolder) -> None:
+        """The report is written whatever the end; that it could not be is told and ends nothing."""
+        with suppress(OSError):
+            forget_stop(folder)
+        try:
+            Run(folder).report()
+        except Exception as error:
+            self.say("warn", f"report.html was not written: {type(error).__name__}: {error}")
+
+    def _write(self, line: str) -> None:
+        if self._log is None:
+            self._early.append(line)
+            return
+        with open(self._log, "a", encoding="utf-8") as log:
+            log.write(line + "\n")
