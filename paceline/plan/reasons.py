@@ -19,7 +19,8 @@ def reason(
         wider = next((scopes[s] for s in ("host", "cluster") if s in scopes), None)
         if wider is None:
             return "one device: nothing wider was possible here"
-        return f"one device: {bare(wider)} is {_times(question, wider, best)} here{_why_shared(question)}"
+        shared = _why_shared(question) if objective(question, wider) > objective(question, best) else ""
+        return f"one device: {bare(wider)} is {_times(question, wider, best)} here{shared}"
     device = scopes.get("device")
     if device is not None:
         why = f"{bare(device)} is {_times(question, device, best)}"
@@ -46,7 +47,7 @@ def _times(question: Question, other: Candidate, best: Candidate) -> str:
     if ratio >= 1.02:
         return f"{ratio:.2g}× {word}"
     less = {"larger": "smaller", "dearer": "cheaper", "slower": "faster"}[word]
-    return f"not surely {less}" if ratio > 0.98 else f"only {(1 - ratio):.0%} {less}, which is not sure"
+    return f"not surely {less}" if ratio > 0.98 else f"perhaps {100 * (1 - ratio):.0f} % {less}, not surely,"
 
 
 def _why_shared(question: Question) -> str:

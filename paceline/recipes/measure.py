@@ -35,6 +35,7 @@ SHAPES = (  # hidden, feed-forward, heads, key/value heads, sequence, micro-batc
     (256, 704, 4, 2, 256, 2),
     (512, 1408, 8, 4, 512, 1),
 )
+EACH_S, BLOCK_S = 0.15, 0.5  # how long one figure is timed
 BLOCKS_S = 4.0  # no further block is begun after this
 LARGEST_BLOCK_FLOPS = 60e9  # a larger micro-batch would take seconds: the general shapes must do
 
@@ -73,8 +74,8 @@ class Bench:
     ) -> float:
         """Seconds of one call of ``work``: lower quartile of as many as fit ``for_s``, mean over the ranks.
 
-        The quartile leaves out what else ran for a moment, and keeps what the ranks do to each other; ``best``
-        takes the shortest: what the hardware can do, which MFU divides by.
+        The quartile leaves out what else ran for a moment, and keeps what the ranks do to each other.
+        ``best`` takes the shortest: what the hardware can do, which MFU divides by.
         """
         work()
         self.meet()
@@ -187,7 +188,7 @@ def small(widths: ModelWidths, length: int, mbs: int) -> bool:
     return (sum(layer_flops(widths, length)) + head_flops(widths)) * length * mbs <= LARGEST_BLOCK_FLOPS
 
 
-def matmul(bench: Bench, for_s: float = 0.15) -> list[dict[str, Any]]:
+def matmul(bench: Bench) -> list[dict[str, Any]]:
     """FLOP/s of square products [n, n] × [n, n] of one rank, by precision and size."""
     rows: list[dict[str, Any]] = []
     for precision, sizes in MATMUL_SIZES.items():
@@ -198,34 +199,32 @@ def matmul(bench: Bench, for_s: float = 0.15) -> list[dict[str, Any]]:
             out = torch.empty_like(a)
             # bf16 without instructions for it takes 30 ms for the smallest of these: once is enough to know.
             least = 1 if precision == "bf16" else 3
-            seconds = bench.seconds(lambda a=a, out=out: torch.mm(a, a, out=out), for_s, least, best=True)  # type: ignore[misc]
+            seconds = bench.seconds(lambda a=a, out=out: torch.mm(a, a, out=out), EACH_S, least, best=True)  # type: ignore[misc]
             rows.append(bench.under(precision=precision, size=n, flops_per_s=2 * n**3 / seconds))
     return rows
 
 
-def stream(bench: Bench, for_s: float = 0.2) -> dict[str, Any]:
+def stream(bench: Bench) -> dict[str, Any]:
     """Bytes a second of one rank that reads two large tensors and writes a third."""
     a, b = torch.ones(STREAM_NUMBERS), torch.ones(STREAM_NUMBERS)
     out = torch.empty_like(a)
-    seconds = bench.seconds(lambda: torch.add(a, b, out=out), for_s)
+    seconds = bench.seconds(lambda: torch.add(a, b, out=out), EACH_S)
     return bench.under(bytes_per_s=12 * STREAM_NUMBERS / seconds)
 
 
-def optimizer(bench: Bench, for_s: float = 0.2) -> dict[str, Any]:
+def optimizer(bench: Bench) -> dict[str, Any]:
     """Parameters a second of fused AdamW in float32."""
     parameter = torch.nn.Parameter(torch.ones(OPTIMIZER_NUMBERS))
     parameter.grad = torch.ones(OPTIMIZER_NUMBERS)
     adamw = torch.optim.AdamW([parameter], fused=True)
-    seconds = bench.seconds(adamw.step, for_s)
+    seconds = bench.seconds(adamw.step, EACH_S)
     return bench.under(parameters_per_s=OPTIMIZER_NUMBERS / seconds)
 
 
-def block(
-    widths: ModelWidths, length: int, mbs: int, precision: str, bench: Bench, for_s: float = 0.5
-) -> dict[str, Any]:
+def block(widths: ModelWidths, length: int, mbs: int, precision: str, bench: Bench) -> dict[str, Any]:
     """Seconds of forward and backward: of one block, and of embedding, last norm, head and loss alone."""
-    outer = _step_s(widths, 0, length, mbs, precision, bench, for_s / 2)
-    both = _step_s(widths, 2, length, mbs, precision, bench, for_s)
+    outer = _step_s(widths, 0, length, mbs, precision, bench, BLOCK_S / 2)
+    both = _step_s(widths, 2, length, mbs, precision, bench, BLOCK_S)
     names = ("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "head_dim")
     return bench.under(
         precision=precision,
@@ -241,8 +240,8 @@ def block(
 def dispatch_s(bench: Bench) -> float:
     """Seconds of the operators of one block when there is nothing to compute."""
     widths = reference(16, 32, 1, 1, 4, 1)[0]
-    outer = _step_s(widths, 0, 4, 1, "fp32", bench, 0.05)
-    return max((_step_s(widths, 4, 4, 1, "fp32", bench, 0.1) - outer) / 4, 1e-6)
+    outer = _step_s(widths, 0, 4, 1, "fp32", bench, EACH_S / 2)
+    return max((_step_s(widths, 4, 4, 1, "fp32", bench, EACH_S) - outer) / 4, 1e-6)
 
 
 def collectives(ranks: int, bench: Bench) -> list[dict[str, Any]]:

@@ -1,0 +1,114 @@
+"""Cluster names, shapes and files; the catalogue."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from paceline.ledger.outcome import Exit, Refused
+from paceline.plan.cluster import CATALOG, catalogue, parse_cluster, shapes, this_cpu, with_keys
+
+
+@pytest.mark.parametrize(
+    ("name", "hosts", "devices", "accelerator"),
+    [
+        ("8xH100-SXM-80GB", 1, 8, "H100-SXM-80GB"),
+        ("64x8xH100-SXM-80GB", 64, 8, "H100-SXM-80GB"),
+        ("p5.48xlargex4", 4, 8, "H100-SXM-80GB"),
+        ("p5.48xlarge", 1, 8, "H100-SXM-80GB"),
+        ("4xrtx 4090", 1, 4, "RTX-4090"),
+        ("2xMI300X", 1, 2, "MI300X"),
+        ("8xL40", 1, 8, "L40S"),
+    ],
+)
+def test_names(name: str, hosts: int, devices: int, accelerator: str) -> None:
+    cluster = parse_cluster(name)
+    assert (cluster.hosts, cluster.devices, cluster.accelerator.name) == (hosts, devices, accelerator)
+    assert cluster.world == hosts * devices
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "use"),
+    [
+        ("8xH100", "H100-PCIe-80GB, H100-SXM-80GB", "8xH100-SXM-80GB"),
+        ("H100", "H100-PCIe-80GB, H100-SXM-80GB", "8xH100-SXM-80GB"),
+        ("8xH1000-SXM-80GB", "", "8xH100-SXM-80GB"),
+        ("0x8xB200", "", "1xB200"),
+        ("B200", "", "8xB200"),
+    ],
+)
+def test_unclear_names_are_refused_with_the_list(name: str, words: str, use: str) -> None:
+    with pytest.raises(Refused) as caught:
+        parse_cluster(name, where="job.toml:9")
+    assert caught.value.exit_code == Exit.USAGE
+    assert caught.value.allowed == words
+    assert caught.value.use == f"--cluster {use}"
+    assert caught.value.where == "job.toml:9"
+
+
+def test_every_row_of_the_catalogue_states_where_it_is_from() -> None:
+    assert len(catalogue()) >= 41
+    for name, sheet in catalogue().items():
+        assert sheet.peak_flops, name
+        assert sheet.source, name
+        assert sheet.usd_per_hour is None or (sheet.price_date and sheet.price_provider), name
+        assert name == name.replace(" ", "-")
+    for path in CATALOG.glob("*.toml"):
+        assert "source_date" in path.read_text(encoding="utf-8"), path
+
+
+def test_every_shape_is_a_cluster() -> None:
+    for shape, host in shapes().items():
+        assert parse_cluster(shape).accelerator.name == host.partition("x")[2]
+
+
+def test_figures_of_a_sheet() -> None:
+    cluster = parse_cluster("2x8xH100-SXM-80GB")
+    assert cluster.accelerator.peak_flops["bf16"] == pytest.approx(989.4e12)
+    assert cluster.link_bytes_per_s == 450e9
+    assert cluster.nic_bytes_per_s == 50e9
+    assert 79 <= cluster.memory_bytes / 2**30 < 80
+    assert [cluster.scope(n) for n in (1, 8, 16)] == ["device", "host", "cluster"]
+
+
+def test_this_is_what_the_caller_probed() -> None:
+    here = this_cpu(4, 8 << 30, "some cpu")
+    assert parse_cluster("this", this=here) is here
+    assert here.memory_of_rank(4) == 2 << 30
+    with pytest.raises(Refused) as caught:
+        parse_cluster("this")
+    assert caught.value.exit_code == Exit.CLUSTER
+
+
+def test_a_cluster_file_overrides_its_base_and_carries_its_measurement(tmp_path: Path) -> None:
+    file = tmp_path / "lab.toml"
+    file.write_text(
+        '[cluster]\nuse = "2x4xA100-SXM-80GB"\nmemory = "40GiB"\nlink.inter = "400Gbit"\n'
+        "usd_per_device_hour = 1.5\n[measured]\nschema = 1\n",
+        encoding="utf-8",
+    )
+    cluster = parse_cluster(str(file))
+    assert cluster.name == "lab"
+    assert cluster.memory_bytes == 40 << 30
+    assert cluster.nic_bytes_per_s == 50e9
+    assert cluster.usd_per_device_hour == 1.5
+    assert cluster.measured == {"schema": 1}
+
+
+@pytest.mark.parametrize("text", ["[cluster", "[clusters]\nuse = 'this'\n"])
+def test_a_broken_cluster_file_is_refused(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "lab.toml"
+    file.write_text(text, encoding="utf-8")
+    with pytest.raises(Refused) as caught:
+        parse_cluster(str(file))
+    assert caught.value.exit_code == Exit.USAGE
+    with pytest.raises(Refused):
+        parse_cluster(str(tmp_path / "absent.toml"))
+
+
+def test_single_keys_override_a_name() -> None:
+    cluster = with_keys(
+        parse_cluster("8xH100-SXM-80GB"), {"hosts": 2, "accelerator": "B200", "memory": 10**9}
+    )
+    assert (cluster.hosts, cluster.accelerator.name, cluster.memory_bytes) == (2, "B200", 10**9)

@@ -1,0 +1,207 @@
+"""The decision device → host → cluster, its limits, its rejections, and what it says about itself."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from paceline.ledger.outcome import Exit, Refused
+from paceline.plan.answer import Plan
+from paceline.plan.layout import Layout
+from paceline.plan.measured import Measured
+from tests.plan.answers import LLAMA, ask, job, machine, measurement
+
+
+def test_one_device_is_kept_when_ranks_only_share_it() -> None:
+    found = ask(measured=measurement(link=2e8, shared=32e9))
+    assert found.layout.world_size == 1
+    assert not found.distribute
+    assert found.best.scope == "device"
+    assert "one device" in found.reason
+    assert "slower" in found.reason
+    assert "share one memory bus" in found.reason
+
+
+def test_two_ranks_are_taken_when_they_are_surely_faster() -> None:
+    found = ask(measured=measurement(link=50e9, alone=80e9, shared=75e9))
+    assert found.layout.world_size == 2
+    assert found.distribute
+    assert "one host, no cluster needed" in found.reason
+
+
+def test_a_model_too_large_for_one_device_is_cut() -> None:
+    found = ask(job(LLAMA), "8xH100-SXM-80GB")
+    assert found.layout.fsdp > 1
+    assert "does not fit one device" in found.reason
+    memory = [r for r in found.rejected if r.kind == "memory"]
+    assert any(r.layout.world_size == 1 for r in memory)
+    assert all(r.value > 0 and r.limit > 0 and r.nearest.startswith("nearest: ") for r in memory)
+    near = Layout.parse(memory[0].nearest.removeprefix("nearest: "))
+    assert ask(job(LLAMA), "8xH100-SXM-80GB", layout=near).best.p_oom <= 0.1
+
+
+def test_every_layout_is_either_listed_or_rejected_with_numbers() -> None:
+    found = ask(top=2)
+    layouts = [c.layout for c in found.candidates] + [r.layout for r in found.rejected]
+    assert len(set(layouts)) == len(layouts)
+    assert {str(layout.replace(mbs=None)) for layout in layouts} == {
+        "single", "dp=2", "fsdp=2", "fsdp=2:zero1", "fsdp=2:zero2",
+    }  # fmt: skip
+    for rejection in found.rejected:
+        assert rejection.kind == "slower"
+        assert rejection.limit == pytest.approx(found.best.step_s[1])
+        assert rejection.nearest.startswith("wins when")
+
+
+def test_nothing_fits_is_exit_11_with_the_nearest() -> None:
+    with pytest.raises(Refused) as caught:
+        ask(job(LLAMA), "1xH100-SXM-80GB")
+    assert caught.value.exit_code == Exit.MEMORY
+    assert "GiB of 79.2" in caught.value.seen
+    with pytest.raises(Refused) as caught:
+        ask(job(LLAMA), "8xH100-SXM-80GB", layout="single", where="--layout")
+    assert caught.value.exit_code == Exit.MEMORY
+    assert caught.value.use.startswith("--layout fsdp=")
+    assert caught.value.where == "--layout"
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "word"), [("layout__deadline", "1s", "deadline"), ("layout__budget_usd", 0.5, "budget")]
+)
+def test_limits_that_nothing_meets_are_exit_12(key: str, value: object, word: str) -> None:
+    with pytest.raises(Refused) as caught:
+        ask(job(LLAMA, **{key: value}), "8xH100-SXM-80GB")
+    assert caught.value.exit_code == Exit.DEADLINE
+    assert word in caught.value.message
+    use = caught.value.use.partition(" = ")[2].strip('"')
+    looser = ask(job(LLAMA, **{key: use if word == "deadline" else float(use)}), "8xH100-SXM-80GB")
+    assert looser.best.hours is not None
+
+
+def test_a_deadline_can_force_distribution() -> None:
+    slow, fast = "16xH100-SXM-80GB", {"data__sequence_length": 512, "train__global_batch_size": 256}
+    base = job({"model.preset": "llama-3.2-1b", "train.steps": 1000, "data.tokenizer": "bpe:8192"}, **fast)
+    cheap = ask(base.replace({"layout.objective": "cost"}), slow)
+    late = cheap.best.hours
+    assert late is not None
+    hurried = base.replace({"layout.objective": "cost", "layout.deadline": f"{late[1] * 3600 / 4:.0f}s"})
+    found = ask(hurried, slow)
+    assert found.layout.world_size > cheap.layout.world_size
+    assert any(r.kind == "deadline" for r in found.rejected)
+
+
+def test_objectives_differ() -> None:
+    time, memory = (ask(job(LLAMA, layout__objective=o), "8xH100-SXM-80GB") for o in ("time", "memory"))
+    assert memory.best.memory_gib[2] < time.best.memory_gib[2]
+    assert time.best.step_s[1] < memory.best.step_s[1]
+
+
+def test_ties_are_called_ties() -> None:
+    found = ask(measured=None)
+    assert any("tied with 1" in c.verdict for c in found.candidates[1:])
+    assert found.candidates[0].verdict == "chosen"
+
+
+def test_unmeasured_is_wide_and_said() -> None:
+    wide, narrow = ask(measured=None), ask()
+    assert wide.best.step_s[2] / wide.best.step_s[0] > 3
+    assert narrow.best.step_s[2] / narrow.best.step_s[0] < 2.3
+    assert any("catalogue" in text for text in wide.assumed)
+    assert not any("catalogue" in text for text in narrow.assumed)
+
+
+def test_a_measurement_of_this_machine_says_nothing_about_another() -> None:
+    found = ask(job(LLAMA), "8xH100-SXM-80GB", measured=measurement())
+    assert any("H100-SXM-80GB from the catalogue" in text for text in found.assumed)
+
+
+def test_a_given_layout_gets_its_micro_batch_and_is_not_replaced() -> None:
+    found = ask(layout="dp=2")
+    assert str(found.layout.replace(mbs=None)) == "dp=2"
+    assert found.layout.mbs is not None
+    assert ask(layout="fsdp=2,mbs=4").layout == Layout.parse("fsdp=2,mbs=4")
+    assert ask(layout="fsdp=auto").layout.fsdp == 2
+    assert ask(layout="fsdp=4").layout.world_size == 4  # a CPU runs as many processes as asked for
+
+
+def test_rules_are_asked_first() -> None:
+    with pytest.raises(Refused) as caught:
+        ask(layout="tp=2")
+    assert caught.value.exit_code == Exit.USAGE
+    assert caught.value.use == "--layout fsdp=2"
+
+
+def test_what_if_and_crossings_answer_other_questions() -> None:
+    found = ask(
+        job(LLAMA),
+        "8xH100-SXM-80GB",
+        what_if={"cluster": ["16xH100-SXM-80GB", "1xH100-SXM-80GB"], "train.steps": [10]},
+    )
+    larger, smaller, short = found.what_if
+    assert larger["step_s"] < found.best.step_s[1]
+    assert smaller["exit_code"] == Exit.MEMORY
+    assert short["hours"] < found.best.hours[1]  # type: ignore[index]
+    assert any(text.startswith("hosts=2 → ") for text in found.crossovers)
+    assert "dp=8 does not fit" in found.shortcut
+
+
+def test_the_plan_is_a_job_file_that_runs_it(tmp_path: Path) -> None:
+    from paceline.job.load import load
+
+    found = ask(job(data__train="input.txt"))
+    found.save(tmp_path / "planned.toml")
+    (tmp_path / "input.txt").write_text("text")
+    assert load(tmp_path / "planned.toml").job.layout.use == str(found.layout)
+
+
+def test_to_dict_is_json_and_the_record_has_known_fields() -> None:
+    from paceline.ledger.records import FIELDS
+
+    found = ask(job(LLAMA), "8xH100-SXM-80GB")
+    told = json.loads(json.dumps(found.to_dict()))
+    assert told["best"]["layout"] == str(found.layout)
+    assert "causal attention half" in told["model"]["flops_convention"]
+    record = found.record()
+    assert set(record) <= set(FIELDS)
+    assert record["decision"]["reason"] == found.reason
+    assert all({"alternative", "reason", "value", "limit", "wins_when"} == set(r) for r in record["rejected"])
+    json.dumps(record)
+
+
+def test_sources_that_are_not_prepared_are_sized_and_said(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("x" * 4_000_000)
+    base = {"model.preset": "tiny", "data.tokenizer": "bpe:8192", "data.sequence_length": 100}
+    found = ask(
+        job(base, data__train=str(tmp_path / "*.txt"), train__epochs=1.0, train__global_batch_size=10)
+    )
+    assert found.facts.steps == 1000
+    assert any("tokens = bytes/4" in text for text in found.assumed)
+    assert ask(job(base, train__epochs=1.0), tokens=2000).facts.steps == 1
+    unknown = ask(job(base, train__epochs=1.0))
+    assert unknown.facts.steps is None
+    assert unknown.best.hours is None
+
+
+def test_plan_needs_no_torch_and_answers_fast() -> None:
+    import subprocess
+    import sys
+
+    code = (
+        "import sys, time\n"
+        "from tests.plan.answers import ask, job, LLAMA\n"
+        "began = time.process_time()\n"
+        "ask(job(LLAMA), '64x8xH100-SXM-80GB')\n"
+        "assert 'torch' not in sys.modules and 'numpy' not in sys.modules\n"
+        "print(time.process_time() - began)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout) < 2.0
+
+
+def test_measured_is_typed() -> None:
+    assert isinstance(ask(cluster=machine(), measured=Measured.from_dict({"schema": 0})), Plan)

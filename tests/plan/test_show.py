@@ -1,0 +1,59 @@
+"""The text of a plan: its parts, its width, its one line."""
+
+from __future__ import annotations
+
+import pytest
+
+from paceline.plan.show import grouped, seconds, summary, table
+from tests.plan.answers import LLAMA, ask, job, measurement
+
+
+def test_the_table_has_the_parts_of_the_mock_up() -> None:
+    text = table(ask(job(LLAMA), "8xH100-SXM-80GB"))
+    for word in (
+        "job      job · llama-3.1-8b, 8.03 B parameters",
+        "GFLOP/token (causal)",
+        "cluster  1 host × 8 H100-SXM-80GB · NVLink 4 450 GB/s · $3.99 a device-hour (catalogue 2026-11-09)",
+        "answer   one host, no cluster needed",
+        " #  layout",
+        "MFU  GiB of 79",
+        "rejected ",
+        "(all: --json, or plan.html)",
+        " single",
+        "would change the answer   ",
+        "assumed  ",
+        "disk     checkpoints 96.4 GB × (keep 2 + 1) = 289 GB",
+        "next     paceline train job.toml --layout fsdp=",
+    ):
+        assert word in text, word
+
+
+@pytest.mark.parametrize("width", [110, 80, 60])
+def test_candidates_fit_the_width_by_dropping_columns(width: int) -> None:
+    lines = table(ask(job(LLAMA), "8xH100-SXM-80GB"), width=width).splitlines()
+    start = next(i for i, line in enumerate(lines) if line.startswith(" #"))
+    rows = lines[start : start + 6]
+    assert all(len(line) <= width for line in rows)
+    assert "step s" in rows[0]
+    assert ("verdict" in rows[0]) == (width >= 100)
+
+
+def test_a_cpu_has_no_money_and_says_when_it_was_measured() -> None:
+    text = table(ask())
+    assert "$" not in text
+    assert "1 host × 2 cores, 16 GiB · test cpu · measured 2026-11-30" in text
+    assert "not measured: catalogue, wide interval" in table(ask(measured=None))
+
+
+def test_the_one_line_of_train() -> None:
+    line = summary(ask(measured=measurement(link=2e8, shared=32e9)))
+    assert line.startswith("single,mbs=")
+    assert "slower here: both cores share one memory bus) · predicts " in line
+    assert line.endswith(" GiB")
+
+
+def test_numbers_are_read_at_a_glance() -> None:
+    assert [seconds(v) for v in (123.4, 12.34, 1.234, 0.0412)] == ["123", "12.3", "1.23", "0.0412"]
+    assert grouped(65_512.3) == "65 500"
+    assert grouped(19_980) == "20 000"
+    assert grouped(87.6) == "88"

@@ -1,0 +1,93 @@
+"""The measurement: figures that make sense, under their conditions, merged into one file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from paceline.launch.local import run_here
+from paceline.plan.measured import Measured, fastest_precision
+from paceline.recipes import measure
+from paceline.recipes.measure import Bench
+from tests.pool import RankPool
+
+
+def bench() -> Bench:
+    return Bench(1, 1, lambda: None, lambda value: value, lambda: None)
+
+
+def test_seconds_are_those_of_the_work() -> None:
+    import time
+
+    taken = bench().seconds(lambda: time.sleep(0.01), 0.0, 5)
+    assert 0.0095 < taken < 0.1
+
+
+def test_a_machine_is_measured_into_a_file_that_plan_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(measure, "MATMUL_SIZES", {"fp32": (64, 128), "bf16": (64,)})
+    monkeypatch.setattr(measure, "SHAPES", ((32, 64, 2, 1, 16, 1),))
+    monkeypatch.setattr(measure, "STREAM_NUMBERS", 1 << 16)
+    monkeypatch.setattr(measure, "OPTIMIZER_NUMBERS", 1 << 14)
+    monkeypatch.setattr(measure, "EACH_S", 0.01)
+    monkeypatch.setattr(measure, "BLOCK_S", 0.01)
+    file = tmp_path / "measured" / "k.json"
+    widths = measure.reference(64, 128, 2, 2, 16, 1)[0]
+    payload = {
+        "file": str(file),
+        "key": "k",
+        "widths": widths.to_dict(),
+        "sequence_length": 16,
+        "mbs": [1, 2],
+    }
+    said: list[dict[str, object]] = []
+    run_here(
+        "paceline.recipes.measure:run",
+        payload,
+        logs=tmp_path / "logs",
+        on_message=lambda r, row: said.append(row),
+    )
+    found = Measured.read(file, "k")
+    assert found is not None
+    assert [row["size"] for row in found.matmul] == [64, 128, 64]
+    assert all(row["threads"] == 1 and row["processes"] == 1 for row in found.matmul)
+    assert {(b["hidden_size"], b["mbs"]) for b in found.blocks} == {(64, 1), (64, 2), (32, 1)}
+    assert all(b["layer_s"] > 0 and b["outer_s"] > 0 for b in found.blocks)
+    assert found.dispatch_s > 0
+    assert found.process_bytes > 50 << 20
+    assert found.rate(found.stream, "bytes_per_s", 1, 1)
+    assert found.rate(found.optimizer, "parameters_per_s", 1, 1)
+    assert said[0]["kind"] == "say"
+    assert fastest_precision(found) in ("fp32", "bf16")
+
+
+def test_a_large_model_is_not_timed() -> None:
+    assert measure.small(*measure.reference(256, 704, 4, 2, 256, 2))
+    assert not measure.small(*measure.reference(8192, 28672, 64, 8, 8192, 1))
+
+
+def test_matmul_counts_two_operations_a_product() -> None:
+    rows = measure.matmul(bench())
+    sizes = {(row["precision"], row["size"]) for row in rows}
+    assert sizes == {(p, n) for p, all_of in measure.MATMUL_SIZES.items() for n in all_of}
+    a = torch.ones(512, 512)
+    seconds = bench().seconds(lambda: torch.mm(a, a), 0.0, 9, best=True)
+    found = next(row["flops_per_s"] for row in rows if row["size"] == 512 and row["precision"] == "fp32")
+    assert 0.1 < found / (2 * 512**3 / seconds) < 10
+
+
+def test_two_ranks_are_timed_together_over_the_wire(ranks: RankPool) -> None:
+    rows = ranks(2).run("tests.recipes.test_measure:collectives_of_a_rank")[0]
+    assert {(row["op"], row["bytes"]) for row in rows} == {
+        (op, size) for op in ("all_reduce", "all_gather", "reduce_scatter") for size in (1 << 10, 1 << 20)
+    }
+    assert all(row["seconds"] > 0 and row["ranks"] == 2 and row["processes"] == 2 for row in rows)
+
+
+def collectives_of_a_rank(world: object) -> list[dict[str, object]]:
+    """Runs on each rank of the pool."""
+    measure.COLLECTIVE_BYTES = (1 << 10, 1 << 20)
+    return measure.collectives(2, Bench(1, 2, measure._meet, measure._mean, lambda: None))
