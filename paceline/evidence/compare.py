@@ -7,6 +7,7 @@ shown side by side and never ranked.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -206,24 +207,26 @@ def _attributions(results: Sequence[RunResult], found: Sequence[Difference]) -> 
         known = [v for v in values if v is not None]
         if len(known) < 2 or min(known) <= 0 or max(known) / min(known) - 1 < least:
             continue
-        made.append(_attribute(name, min(known), max(known), found))
+        made.append(_attribute(name, min(known), max(known), found, results[0].name))
     return made
 
 
-def _attribute(result: str, low: float, high: float, found: Sequence[Difference]) -> Attribution:
+def _attribute(result: str, low: float, high: float, found: Sequence[Difference], first: str) -> Attribution:
     able = [d for d in found if d.cause != "bookkeeping" and _can_move(d.key, result)]
     causes = {d.cause for d in able}
     because = tuple(d.key for d in able)
     if not able:
         layouts = [d for d in found if d.key == "layout.use"]
-        settle = "repeat one of them unchanged, to see how far runs of one job differ"
+        settle = f"paceline train {first}: the same again, to see how far runs of one job differ"
         if layouts and result == "loss at equal tokens":
-            settle = f"paceline prove JOB --layout {layouts[0].values[-1]}: layouts may not change the loss"
+            settle = f"paceline prove {first} --layout {layouts[0].values[-1]}: no layout may change the loss"
         return Attribution(result, low, high, "unexplained", (), settle)
     if len(causes) == 1:
-        return Attribution(result, low, high, causes.pop(), because, _one_by_one(able))
-    first = sorted(able, key=lambda d: d.cause != "technique")[0]
-    return Attribution(result, low, high, "unexplained", because, _settling_run(first))
+        # Within one cause, which key it was is known only when there is one.
+        settle = "" if len(able) == 1 else _settling_run(first, able[0])
+        return Attribution(result, low, high, causes.pop(), because, settle)
+    likeliest = sorted(able, key=lambda d: d.cause != "technique")[0]
+    return Attribution(result, low, high, "unexplained", because, _settling_run(first, likeliest))
 
 
 def _can_move(key: str, result: str) -> bool:
@@ -231,14 +234,10 @@ def _can_move(key: str, result: str) -> bool:
     return not key.startswith(unable)
 
 
-def _one_by_one(able: Sequence[Difference]) -> str:
-    """Within one cause the single key that did it is known only when there is one."""
-    return "" if len(able) == 1 else _settling_run(able[0])
-
-
-def _settling_run(difference: Difference) -> str:
-    """The first run with one difference undone: what then remains is due to the others."""
+def _settling_run(first: str, difference: Difference) -> str:
+    """The first run again with one difference of the last: what then remains is due to the others."""
     key, value = difference.key, difference.values[-1]
     if difference.cause == "technique" and value is not None:
-        return f"the first run again with only {key} changed: --set {key}={value}"
-    return f"the first run again with the last run's {key}, and nothing else changed"
+        given = value if isinstance(value, str) else json.dumps(value)
+        return f"paceline train {first} --set {key}={given}"
+    return f"the job of {first} again with the last run's {key}, and nothing else changed"

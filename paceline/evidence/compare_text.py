@@ -5,6 +5,7 @@ Reads the comparison as JSON, so that a stored one prints too.
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -75,9 +76,9 @@ def _causes(c: Mapping[str, Any], width: int) -> str:
         cause = f"{a['cause']}: {keys}" if keys and a["cause"] != "unexplained" else a["cause"]
         if a["cause"] == "unexplained" and keys:
             cause = f"unexplained: several things differ at once ({keys})"
-        lines.append(_cut(f"{a['result']:<22}{ratio:<30}  {cause}", width))
+        lines.append(_indented(f"{a['result']:<22}{ratio:<30}  ", cause, width))
         if a["settle"]:
-            lines.append(_cut(f"{'':<22}settle: {a['settle']}", width))
+            lines.append(_indented(f"{'':<22}settle: ", a["settle"], width))
     return "\n".join(lines)
 
 
@@ -102,5 +103,13 @@ def _short(value: Any, most: int = 24) -> str:
     return shown if len(shown) <= most else shown[: most - 1] + "…"
 
 
-def _cut(line: str, width: int) -> str:
-    return line if len(line) <= width else line[: width - 1] + "…"
+def _indented(head: str, body: str, width: int) -> str:
+    """``head`` and ``body``, broken at words under the end of the head: no command is ever cut off."""
+    return textwrap.fill(
+        body,
+        max(width, len(head) + 24),
+        initial_indent=head,
+        subsequent_indent=" " * len(head),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
