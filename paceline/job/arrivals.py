@@ -5,18 +5,16 @@ from __future__ import annotations
 import re
 
 from paceline.job.quantities import QuantityError
-from paceline.job.schema import Leaf
+from paceline.job.schema import PRESENT_MEANS_ON, Leaf
 from paceline.job.sources import parse_sources
 
-# Being there is what these tables mean, so not even a default of theirs passes.
-PRESENT_MEANS_ON = frozenset({"lora", "control", "claim", "rollout"})
 _SOURCES = {"hub": "06", "url": "06", "python": "06"}
 _HUB_ID = re.compile(r"[\w-][\w.-]*/[\w.-]+(@[\w.-]+)?")
 
 
 def arrival_of(leaf: Leaf, value: object) -> str:
     """Number of the capability that brings this key or this value of it; empty when it is here."""
-    if leaf.arrives:
+    if leaf.arrives:  # being there is what some tables mean, so not even a default of theirs passes
         at_default = leaf.table not in PRESENT_MEANS_ON and _is_default(leaf, value)
         return "" if at_default else leaf.arrives
     if leaf.name in ("data.train", "data.eval"):

@@ -136,12 +136,12 @@ def _same_shape(old: Job, new: Job) -> None:
 
 def _needs_permission(refused: list[Change]) -> Refused:
     first = refused[0]
-    more = "".join(f"\n{change.key}: {_text(change.old)} → {_text(change.new)}" for change in refused[1:])
+    seen = "\n".join(f"{c.key}: {_text(c.old)} in the run, {_text(c.new)} in the job" for c in refused)
     return Refused(
         f"{first.key} differs from the run's",
         exit_code=Exit.MISMATCH,
         key=first.key,
-        seen=f"{_text(first.old)} in the run, {_text(first.new)} in the job{more}",
+        seen=seen,
         rule="it changes the mathematics, so a resumed run keeps it unless it is allowed by name",
         allowed="free: layout, cluster, device, length, [eval] [checkpoint] [restart] [track] [run]",
         use=" ".join(f"--allow-change {change.key}" for change in refused),

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 from paceline.job.anchors import anchored
 from paceline.job.layers import Layer, checked, placed
 from paceline.job.lines import places, shortened
 from paceline.job.refusals import wrong_value
-from paceline.job.schema import ANY, flatten, leaves
+from paceline.job.schema import flatten
 from paceline.ledger.outcome import Exit, Refused
 
 DEFAULTS_FILES = ("/etc/paceline/defaults.toml", "~/.config/paceline/defaults.toml")
@@ -32,7 +31,7 @@ def from_text(text: str, name: str, base: Path) -> tuple[Layer, str | None]:
         RecursionError,
     ) as error:  # an integer of thousands of digits, brackets by the thousand
         raise _syntax(str(error), name, text) from None
-    layer = Layer(name, dict(_flat(document)), places(text))
+    layer = Layer(name, dict(flatten(document)), places(text))
     extends = layer.values.pop("extends", None)
     if extends is not None and (not isinstance(extends, str) or not extends):
         raise placed(
@@ -41,15 +40,6 @@ def from_text(text: str, name: str, base: Path) -> tuple[Layer, str | None]:
     layer = checked(layer)
     layer.values = {key: anchored(key, value, base) for key, value in layer.values.items()}
     return layer, extends
-
-
-def _flat(document: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
-    """Flat keys; an empty table of the schema says nothing, one that has not arrived still asks for it."""
-    yield from flatten(document)
-    for name in ("lora", "claim", "rollout"):
-        if document.get(name) == {}:
-            first = next(key for key in leaves() if key.startswith(f"{name}.") and ANY not in key)
-            yield first, {}
 
 
 def _syntax(message: str, name: str, text: str) -> Refused:
@@ -110,6 +100,7 @@ def read_file(path: Path, name: str) -> list[tuple[Path, Layer]]:
     seen: list[Path] = []
     where = ""
     while True:
+        text = read_text(path, name, where=where)
         resolved = path.resolve()
         if resolved in seen or len(seen) == DEEPEST_EXTENDS:
             raise Refused(
@@ -122,7 +113,7 @@ def read_file(path: Path, name: str) -> list[tuple[Path, Layer]]:
                 where=where,
             )
         seen.append(resolved)
-        layer, extends = from_text(read_text(path, name, where=where), name, path.parent)
+        layer, extends = from_text(text, name, path.parent)
         chain.insert(0, (path, layer))
         if extends is None:
             return chain

@@ -77,10 +77,7 @@ class Job(Tables):
         try:
             return cls(**nest(merged.values))
         except Refused as error:
-            key = error.key
-            while key and key not in merged.origins:
-                key = key.rpartition(".")[0]
-            where = merged.origins.get(key, "")
+            where = merged.where(error)
             raise placed(error, where, flag=where == "--set") from None
 
     def replace(self, dotted: Mapping[str, object]) -> Job:

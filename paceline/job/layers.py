@@ -15,8 +15,8 @@ from paceline.job.arrivals import arrival_of
 from paceline.job.flags import flagged
 from paceline.job.lines import Place, shortened
 from paceline.job.names import unknown
-from paceline.job.refusals import exclusive, not_a_table, not_arrived
-from paceline.job.schema import groups, is_table, leaf_of, pattern
+from paceline.job.refusals import exclusive, not_a_table, not_arrived, wrong_value
+from paceline.job.schema import arrival_of_table, groups, is_table, leaf_of, pattern
 from paceline.job.words import value_text
 from paceline.ledger.outcome import Refused
 
@@ -32,6 +32,7 @@ class Layer:
 
     def where(self, key: str) -> str:
         """Origin of ``key``: the file with the line of the key, or of the nearest thing around it."""
+        key = key.replace('"', "")
         while key:
             if key in self.places:
                 line = self.places[key].line
@@ -64,6 +65,19 @@ class Merged:
                 self.values[key] = value
                 self.origins[key] = layer.where(key)
 
+    def where(self, error: Refused) -> str:
+        """Origin of the value that an error is about: its key, what stands around it, or what it mentions."""
+        key = error.key
+        while key:
+            if key in self.origins:
+                return self.origins[key]
+            key = key.rpartition(".")[0]
+        table = error.key.partition(".")[0]
+        mentioned = (
+            k for k in self.origins if k.startswith(f"{table}.") and k.rpartition(".")[2] in error.seen
+        )
+        return self.origins.get(next(mentioned, ""), "")
+
     def drop(self, key: str) -> None:
         """Back to the default."""
         self.values.pop(key, None)
@@ -78,6 +92,8 @@ def checked(layer: Layer) -> Layer:
         leaf = leaf_of(key)
         if leaf is None:
             raise _not_a_key(layer, key, value)
+        if not _is_unicode(value):
+            raise placed(wrong_value(key, value, "text is Unicode, without lone surrogates"), where)
         if value is not None:
             number = arrival_of(leaf, value)
             if number:
@@ -92,6 +108,17 @@ def checked(layer: Layer) -> Layer:
     return Layer(layer.name, values, layer.places, layer.flag)
 
 
+def _is_unicode(value: object) -> bool:
+    """False for text that no file can hold."""
+    if isinstance(value, str):
+        return value.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in value)
+    if isinstance(value, Mapping):
+        return all(_is_unicode(part) for pair in value.items() for part in pair)
+    if isinstance(value, list | tuple):
+        return all(_is_unicode(part) for part in value)
+    return True
+
+
 def placed(error: Refused, where: str, *, flag: bool = False) -> Refused:
     """``error`` with the place of the value that it is about."""
     error.where = error.where or where
@@ -102,10 +129,9 @@ def placed(error: Refused, where: str, *, flag: bool = False) -> Refused:
 
 def _not_a_key(layer: Layer, key: str, value: Any) -> Refused:
     where = layer.where(key)
-    if is_table(key) or key == "control":
-        if isinstance(value, Mapping):  # [control.x] with nothing inside
-            return placed(not_arrived(key, value, "05"), where)
+    number = arrival_of_table(key)
+    if number and (isinstance(value, Mapping) or key.startswith("control.")):  # [lora] with nothing inside
+        return placed(not_arrived(key, value, number), where)
+    if is_table(key):
         return placed(not_a_table(key, value), where)
-    if key.startswith("control."):
-        return placed(not_arrived(key, value, "05"), where)
     return unknown(key, layer.text(key, value), where, flag=layer.flag)

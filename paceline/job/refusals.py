@@ -55,7 +55,7 @@ def wrong_value(
     """The error for a value of ``name`` that breaks ``rule``; ``use`` is a TOML value."""
     leaf = leaf_of(name)
     if leaf is not None and not use:
-        plain_text = rule == _TYPES["string_type"] and isinstance(value, int | float)
+        plain_text = leaf.form == "str" and isinstance(value, int | float)
         use = f'"{value}"' if plain_text else example(leaf)
     return Refused(
         f"{name} is out of range" if range_ else f"{name}: {expected(leaf)} is expected",

@@ -21,6 +21,8 @@ from paceline.job.tables.root import Tables
 from paceline.job.tables.table import LATER, About, Table, about
 
 ANY = "*"
+# Being there is what these tables mean: [lora] alone asks for LoRA.
+PRESENT_MEANS_ON = frozenset({"lora", "control", "claim", "rollout"})
 
 
 @dataclass(frozen=True)
@@ -104,6 +106,11 @@ def is_table(name: str) -> bool:
     return pattern(name) in table_names()
 
 
+def arrival_of_table(name: str) -> str:
+    """Number of the capability that brings a table: that of its keys."""
+    return next((leaf.arrives for leaf in leaves().values() if leaf.name.startswith(pattern(name) + ".")), "")
+
+
 def arrival(number: str) -> str:
     """``"06"`` → words for a message."""
     return "arrives later" if number == LATER else f"arrives with capability {number}"
@@ -154,12 +161,17 @@ def _choices(annotation: Any) -> Iterator[str]:
 
 
 def flatten(nested: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """(dotted name, value) of every key of a nested mapping; descends into tables of the schema only."""
+    """(dotted name, value) of every key of a nested mapping; descends into tables of the schema only.
+
+    An empty table says nothing and is left out, unless being there is what it means.
+    """
     for raw, value in nested.items():
         name = str(raw)
         # A quoted key with a dot in it is not a path, and no key of ours.
         full = f"{prefix}{name}" if name and "." not in name else f'{prefix}"{name}"'
-        if isinstance(value, Mapping) and (is_table(full) or full == "control"):
+        if isinstance(value, Mapping) and is_table(full):
+            if not value and full.partition(".")[0] in PRESENT_MEANS_ON:
+                yield full, value
             yield from flatten(value, full + ".")
         else:
             yield full, value

@@ -10,7 +10,7 @@ from paceline.job.anchors import anchored
 from paceline.job.flags import parse_set_value, split_set
 from paceline.job.layers import Layer, checked
 from paceline.job.lines import Place
-from paceline.job.schema import flatten, is_table
+from paceline.job.schema import flatten, is_table, nest
 
 Sets = Mapping[str, object] | Sequence[tuple[str, str]] | Sequence[str]
 
@@ -29,8 +29,8 @@ def from_sets(sets: Sets, name: str = "--set") -> list[Layer]:
 
 def _set(key: str, value: Any, name: str, *, flag: bool, text: str = "") -> Layer:
     flat = {key: value}
-    if isinstance(value, Mapping) and (is_table(key) or key == "control"):
-        flat = dict(flatten(value, key + "."))
+    if isinstance(value, Mapping) and is_table(key):
+        flat = dict(flatten(nest({key: value})))
     layer = checked(Layer(name, flat, {key: Place(0, text)} if text else {}, flag=flag))
     layer.values = {k: anchored(k, v, Path.cwd()) for k, v in layer.values.items()}
     return layer
