@@ -12,13 +12,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from math import ceil
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from paceline.compute.data.order import Order
 from paceline.compute.data.packing import IGNORE, PackedSet
+from paceline.compute.data.prepared import Prepared
 from paceline.ledger.outcome import Exit, Refused
+
+if TYPE_CHECKING:
+    from paceline.job import Job
 
 PADDING_ROW = -1
 
@@ -204,7 +208,21 @@ def check_ranks(packed: PackedSet, data_degree: int) -> None:
     )
 
 
-def data_limit(job: Any, packed: PackedSet) -> int | None:
+def refuse_before_start(job: Job, prepared: Prepared, data_degree: int) -> int:
+    """Everything about the data that can be refused without a rank process; the steps of the run.
+
+    Raises:
+        Refused: 20 when train or eval is too small for a sequence, or train for so many data ranks.
+    """
+    train, held_out = (
+        PackedSet(prepared, split, job.data.sequence_length, job.data.packing) for split in ("train", "eval")
+    )
+    check_ranks(train, data_degree)
+    assert held_out.rows > 0
+    return total_steps(job, train)
+
+
+def data_limit(job: Job, packed: PackedSet) -> int | None:
     """Where a run counted in epochs ends, as a position; None where it is counted in steps or tokens."""
     train = job.train
     if train.steps is not None or train.tokens is not None:
@@ -213,7 +231,7 @@ def data_limit(job: Any, packed: PackedSet) -> int | None:
     return max(1, ceil(round(epochs * packed.rows, 6)))
 
 
-def total_steps(job: Any, packed: PackedSet) -> int:
+def total_steps(job: Job, packed: PackedSet) -> int:
     """Optimizer steps of the run: ``train.steps``, or what epochs or tokens need (the last may be part)."""
     train = job.train
     if train.steps is not None:

@@ -10,11 +10,14 @@ import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from paceline.compute.data import tokens
 from paceline.compute.data.sources import SourceItem, as_items
 from paceline.ledger.outcome import Exit, Refused
+
+if TYPE_CHECKING:
+    from paceline.job import Job
 
 DEFAULT_TOKENIZER = "bpe:8192"
 
@@ -24,7 +27,7 @@ class DataSpec:
     """The part of a job that decides which tokens exist.
 
     ``eval`` is a source, or the fraction of documents held out. ``tokenizer`` None means ``bpe:8192``, or no
-    tokenizer at all where every source is pre-tokenised. ``vocab_size`` is ``model.vocab_size``, where given.
+    tokenizer at all where every source is pre-tokenised. ``vocab_size`` is the model's own, where it has one.
     """
 
     train: tuple[SourceItem, ...]
@@ -54,7 +57,7 @@ class DataSpec:
         return cls(as_items(train), held_out, **rest)
 
     @classmethod
-    def from_job(cls, job: Any) -> DataSpec:
+    def from_job(cls, job: Job) -> DataSpec:
         """From a loaded job (its paths are absolute)."""
         data = job.data
         if data.train is None:
@@ -69,10 +72,10 @@ class DataSpec:
         return cls.of(
             data.train,
             data.eval,
-            tokenizer=None if data.tokenizer is None else str(data.tokenizer),
+            tokenizer=data.tokenizer,
             text_field=data.text_field,
             bad_row=data.bad_row,
-            vocab_size=getattr(job.model, "vocab_size", None),
+            vocab_size=job.model.own_vocab_size(),
         )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from paceline.compute.data.batches import (
     BatchPlan,
     data_limit,
     eval_batches,
+    refuse_before_start,
     total_steps,
 )
 from paceline.compute.data.order import Order
@@ -142,7 +144,7 @@ def test_resumed_with_another_batch_size_no_row_is_lost(packed: PackedSet) -> No
 
 
 def test_ten_samples_on_three_ranks_give_equal_steps(tmp_path: Path, prepared_of: Make) -> None:
-    """B033, B032: unequal shares are filled, not left to one rank; a rank without a valid token has weight 0."""
+    """B033, B032: unequal shares are filled, not left to one rank; nobody waits for it."""
     ten = packed_of(tmp_path, prepared_of, rows=10)
     job = job_of(epochs=1.0, global_batch_size=4)
     assert total_steps(job, ten) == 3
@@ -174,6 +176,13 @@ def test_fewer_rows_than_ranks_is_refused(tmp_path: Path, prepared_of: Make) -> 
         BatchPlan(three, Order(0, 3), 8, 0, 4)
     assert caught.value.exit_code == Exit.DATA
     assert "dp=3" in caught.value.use
+    with pytest.raises(Refused, match="fewer sequences"):
+        refuse_before_start(job_of(), three.prepared, 4)
+    assert refuse_before_start(job_of(), three.prepared, 3) == 1
+    job = job_of()
+    job.data.sequence_length = 50
+    with pytest.raises(Refused, match="too small"):
+        refuse_before_start(job, three.prepared, 1)
     assert BatchPlan(three, Order(0, 3), 8, 0, 3).global_rows(0).size == 8
 
 
@@ -225,9 +234,11 @@ def test_sizes_below_one_are_refused(packed: PackedSet) -> None:
         assert caught.value.exit_code == Exit.USAGE
 
 
-def job_of(**train: object) -> SimpleNamespace:
+def job_of(**train: object) -> Any:
     values = {"steps": None, "epochs": None, "tokens": None, "global_batch_size": 4, **train}
-    return SimpleNamespace(train=SimpleNamespace(**values))
+    return SimpleNamespace(
+        train=SimpleNamespace(**values), data=SimpleNamespace(sequence_length=T, packing="concat")
+    )
 
 
 @pytest.mark.parametrize(

@@ -102,7 +102,7 @@ def test_valid_tokens_are_known_without_reading(five: Prepared, packing: str, le
 
 
 def test_the_sum_over_packed_documents_is_the_sum_over_separate_ones(five: Prepared) -> None:
-    """B058: a model that sees only its own segment computes the same. Here: the same (context, target) pairs."""
+    """B058: a model that sees only its own segment has the same (context, target) pairs."""
 
     def pairs(packing: str, length: int) -> list[tuple[tuple[int, ...], int]]:
         packed, found = PackedSet(five, "train", length, packing), []

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ from paceline.compute.data import prepare as preparing
 from paceline.compute.data import tokenise
 from paceline.compute.data.prepare import prepare
 from paceline.compute.data.prepared import Prepared
+from paceline.compute.data.sources import SourceItem
 from paceline.compute.data.spec import DataSpec
 from paceline.compute.data.tokens import ByteTokenizer, train_bpe
 from paceline.ledger.outcome import Exit, Failed, Refused
@@ -341,8 +343,8 @@ def test_the_spec_of_a_job_and_its_refusals(corpus: Path) -> None:
     data = SimpleNamespace(
         train=str(corpus / "*.txt"), eval=0.01, tokenizer=None, text_field="text", bad_row="stop"
     )
-    job = SimpleNamespace(data=data, model=SimpleNamespace(vocab_size=None))
-    assert DataSpec.from_job(job) == DataSpec.of(str(corpus / "*.txt"))
+    job: Any = SimpleNamespace(data=data, model=SimpleNamespace(own_vocab_size=lambda: 512))
+    assert DataSpec.from_job(job) == DataSpec.of(str(corpus / "*.txt"), vocab_size=512)
     data.train = None
     with pytest.raises(Refused, match="required"):
         DataSpec.from_job(job)
@@ -350,6 +352,26 @@ def test_the_spec_of_a_job_and_its_refusals(corpus: Path) -> None:
         with pytest.raises(Refused) as caught:
             DataSpec.of("a.txt", fraction)
         assert caught.value.exit_code == Exit.USAGE
+
+
+def test_a_job_file_as_it_is_loaded(corpus: Path, tmp_path: Path) -> None:
+    from paceline.job import load
+
+    (tmp_path / "job.toml").write_text(
+        'data.train = "corpus/*.txt"\ndata.eval = 0.1\ndata.tokenizer = "bytes"\n'
+    )
+    spec = DataSpec.from_job(load(tmp_path / "job.toml", defaults_files=()).job)
+    assert spec == DataSpec.of(str(corpus / "*.txt"), 0.1, tokenizer="bytes")
+    (tmp_path / "job.toml").write_text(
+        f'data.train = {{a = {{path = "corpus/0?.txt", weight = 3}}, b = {{path = "{corpus}/1?.txt"}}}}\n'
+        'data.eval = "corpus/2?.txt"\n'
+    )
+    spec = DataSpec.from_job(load(tmp_path / "job.toml", defaults_files=()).job)
+    assert [(i.name, i.weight, i.paths) for i in spec.train] == [
+        ("a", 3.0, (f"{corpus}/0?.txt",)),
+        ("b", 1.0, (f"{corpus}/1?.txt",)),
+    ]
+    assert spec.eval == (SourceItem((f"{corpus}/2?.txt",)),)
 
 
 def test_a_tokenizer_that_is_not_there(corpus: Path, prepared_of: Make) -> None:
