@@ -169,8 +169,11 @@ class Plan:
         """The fields of phase record 1 that the planner knows (``ledger/records.py`` names them all)."""
         best = self.best
         return {
-            "objective": {"make small": self.objective, "deadline_s": None, "budget_usd": None}
-            | {key: value for key, value in self._limits().items() if value is not None},
+            "objective": {
+                "make small": self.objective,
+                "deadline_s": self.job.layout.deadline,
+                "budget_usd": self.job.layout.budget_usd,
+            },
             "inputs": {
                 "job": self.facts.name,
                 "parameters": self.facts.work.count.total,
@@ -211,9 +214,6 @@ class Plan:
             },
             "reproduce": command or f"paceline plan {self.facts.name}.toml --cluster {self.cluster.name}",
         }
-
-    def _limits(self) -> dict[str, Any]:
-        return {"deadline_s": self.job.layout.deadline, "budget_usd": self.job.layout.budget_usd}
 
     def _notable(self, most: int = 40) -> list[Rejection]:
         """The rejections nearest to their limit; all of them are in ``to_dict``."""

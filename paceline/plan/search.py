@@ -72,11 +72,7 @@ def plan(
     """
     question = _question(job, cluster, measured, tokens, vocab_size)
     wanted = layout if isinstance(layout, Layout) else Layout.parse(layout, where)
-    rules.check(wanted, question.rule_facts, where)
-    wanted = wanted.resolve(question.cluster.world)
-    judged = judge(question, layouts(question.cluster, question.facts.work, wanted))
-    if not judged.candidates:
-        _nothing(question, judged, wanted, where)
+    judged = _judged(question, wanted, where)
     best, scopes = decide(question, judged.candidates)
     listed = best_by_cut(judged.candidates)
     shown = [best, *[c for c in listed if c.layout != best.layout]][: max(1, top)]
@@ -101,10 +97,20 @@ def plan(
         what_if=[
             row
             for key, values in (what_if or {}).items()
-            for row in _what_if(job, question, measured, key, values)
+            for row in _what_if(job, question, measured, key, values, wanted, (tokens, vocab_size))
         ],
         measured_at=measured.at if measured and question.cluster.is_cpu else "",
     )
+
+
+def _judged(question: Question, wanted: Layout, where: str) -> Judged:
+    """At least one candidate, or the refusal that says why there is none."""
+    rules.check(wanted, question.rule_facts, where)
+    closed = wanted.resolve(question.cluster.world)
+    judged = judge(question, layouts(question.cluster, question.facts.work, closed))
+    if not judged.candidates:
+        _nothing(question, judged, closed, where)
+    return judged
 
 
 def _question(
@@ -203,7 +209,13 @@ def _disk(job: Job, question: Question) -> dict[str, int]:
 
 
 def _what_if(
-    job: Job, question: Question, measured: Measured | None, key: str, values: Sequence[Any]
+    job: Job,
+    question: Question,
+    measured: Measured | None,
+    key: str,
+    values: Sequence[Any],
+    wanted: Layout,
+    data: tuple[int | None, int | None],
 ) -> list[dict[str, Any]]:
     """The answer for each value of one key. ``cluster`` and ``devices`` are keys of the cluster."""
     short = {"cluster": "cluster.use", "use": "cluster.use"}
@@ -211,17 +223,19 @@ def _what_if(
     rows = []
     for value in values:
         row: dict[str, Any] = {"key": name, "value": value}
+        changed, cluster, asked = job, question.cluster, wanted
         try:
-            cluster = question.cluster
             if name == "cluster.use":
                 this = cluster if cluster.visible else None
                 cluster = parse_cluster(str(value), this=this, where="--what-if")
-                changed = job
+            elif name == "layout.use":
+                asked = Layout.parse(str(value), "--what-if")
             else:
                 changed = job.replace({name: value})
-            answer = plan(changed, cluster=cluster, measured=measured, top=1)
-            row |= {"layout": str(answer.layout), "step_s": answer.best.step_s[1]}
-            row |= {"hours": answer.best.hours and answer.best.hours[1], "usd": answer.best.usd}
+            other = _question(changed, cluster, measured, *data)
+            best = decide(other, _judged(other, asked, "--what-if").candidates)[0]
+            row |= {"layout": str(best.layout), "step_s": best.step_s[1]}
+            row |= {"hours": best.hours and best.hours[1], "usd": best.usd}
         except Refused as refused:
             row |= {"refused": refused.message, "exit_code": refused.exit_code}
         rows.append(row)

@@ -39,16 +39,26 @@ def summary(plan: Plan) -> str:
 
 
 def answer(plan: Plan) -> str:
-    """The decision in a sentence, and the best of the other scopes beside it."""
+    """The decision with its price, why, and the best of the other scopes beside it."""
     best = plan.best
-    parts = [
-        f"{plan.reason}: {_price(best)}" if ":" not in plan.reason else f"{plan.reason} · {_price(best)}"
-    ]
+    why = plan.reason.partition(": ")[2] or plan.reason
+    parts = [f"{_place(plan)}: {_price(best)}", why[:1].upper() + why[1:] if why[:3] == "it " else why]
     for scope, candidate in plan.scopes.items():
         if scope != best.scope:
-            name = {"device": "One device", "host": "One host", "cluster": "All hosts"}[scope]
-            parts.append(f"{name}: {_price(candidate)}")
+            parts.append(f"{_SCOPE[scope]}: {_price(candidate)}")
     return ". ".join(parts)
+
+
+_SCOPE = {"device": "One device", "host": "One host", "cluster": "All hosts"}
+
+
+def _place(plan: Plan) -> str:
+    world = plan.best.layout.world_size
+    if plan.best.scope == "device":
+        return "one device"
+    if plan.best.scope == "host":
+        return f"one host, {world} {'processes' if plan.cluster.is_cpu else 'devices'} (no cluster needed)"
+    return f"{-(-world // plan.cluster.devices)} hosts, {world} devices"
 
 
 def seconds(value: float) -> str:

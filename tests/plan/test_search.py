@@ -143,6 +143,9 @@ def test_what_if_and_crossings_answer_other_questions() -> None:
     assert larger["step_s"] < found.best.step_s[1]
     assert smaller["exit_code"] == Exit.MEMORY
     assert short["hours"] < found.best.hours[1]  # type: ignore[index]
+    two = ask(what_if={"layout.use": ["dp=2", "tp=2"]}).what_if
+    assert two[0]["layout"].startswith("dp=2,mbs=")
+    assert two[1]["exit_code"] == Exit.USAGE
     assert any(text.startswith("hosts=2 → ") for text in found.crossovers)
     assert "dp=8 does not fit" in found.shortcut
 
