@@ -12,6 +12,8 @@ from paceline.job.layers import Layer, checked
 from paceline.job.lines import Place
 from paceline.job.schema import flatten, is_table, nest
 
+__all__ = ["Sets", "from_sets", "parse_set_value", "split_set"]
+
 Sets = Mapping[str, object] | Sequence[tuple[str, str]] | Sequence[str]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tomllib
 
 import tomli_w
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from paceline.job.lines import places
@@ -82,7 +82,7 @@ def names(document: dict, prefix: str = "") -> set[str]:
     return found
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 @given(DOCUMENTS, st.booleans())
 def test_every_key_of_any_document_is_found(document, windows):
     text = tomli_w.dumps(document)
@@ -92,7 +92,7 @@ def test_every_key_of_any_document_is_found(document, windows):
     assert names(document) <= set(places(text))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.text(alphabet="ab.=[]{}\"'#\\\n,1 \r"))
 def test_no_text_crashes_the_scanner(text):
     places(text)

@@ -393,7 +393,7 @@ ANY_VALUE = st.one_of(
 )
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.dictionaries(KEYS, ANY_VALUE, max_size=3))
 def test_no_value_of_any_key_raises_anything_but_our_errors(write, values):
     only_our_errors(lambda: load(write(SHORT), sets=values))
@@ -437,13 +437,13 @@ TOML_PIECES = st.sampled_from(
 )
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(TOML_PIECES, max_size=20).map("".join) | st.text(st.characters(codec="utf-8")))
 def test_no_text_raises_anything_but_our_errors(write, text):
     only_our_errors(lambda: load(write(text)))
 
 
-@settings(max_examples=75, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=75, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(st.text(max_size=12) | st.tuples(KEYS, st.text(max_size=8)), max_size=2))
 def test_no_set_raises_anything_but_our_errors(write, sets):
     only_our_errors(lambda: load(write(SHORT), sets=sets))

@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from paceline.job import quantities as q
 from paceline.job.interval import NEVER, Interval, parse_interval
 from paceline.job.quantities import QuantityError
 
+# A loaded machine is no failure.
+PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 GOOD = [
     (q.parse_count, 1000, 1000),
     (q.parse_count, 0, 0),
@@ -79,16 +81,19 @@ def test_the_refusal_says_what_was_meant(value, use):
     assert caught.value.use == use[1]
 
 
+@PATIENT
 @given(st.floats(min_value=0, max_value=q.LONGEST_S, allow_subnormal=True))
 def test_durations_print_bit_exact(seconds):
     assert q.parse_duration(q.print_duration(seconds)) == seconds
 
 
+@PATIENT
 @given(st.floats(min_value=0, max_value=q.FASTEST_BYTES_PER_S))
 def test_rates_print_bit_exact(rate):
     assert q.parse_rate(q.print_rate(rate)) == rate
 
 
+@PATIENT
 @given(st.integers(min_value=0, max_value=q.LARGEST))
 def test_bytes_print_exact(size):
     assert q.parse_bytes(q.print_bytes(size)) == size
@@ -128,11 +133,13 @@ INTERVALS = st.one_of(
 )
 
 
+@PATIENT
 @given(INTERVALS)
 def test_intervals_print_bit_exact(interval):
     assert parse_interval(str(interval)) == interval
 
 
+@PATIENT
 @given(st.one_of(st.text(), st.integers(), st.floats(), st.booleans(), st.none(), st.lists(st.text())))
 def test_no_value_crashes_a_parser(value):
     for parse in (q.parse_count, q.parse_duration, q.parse_bytes, q.parse_rate, parse_interval):
