@@ -11,7 +11,6 @@ from paceline.job.sources import anchor, parse_sources, print_sources
 
 _SOURCES = ("data.train", "data.eval")
 _SUFFIXES = {"data.tokenizer": (".json",), "cluster.use": (".toml",)}
-_ALWAYS = ("run.scratch",)
 
 
 def anchored(key: str, value: Any, base: Path) -> Any:
@@ -22,6 +21,6 @@ def anchored(key: str, value: Any, base: Path) -> Any:
         except QuantityError:
             return value  # pydantic refuses it, with its key
         return print_sources(tuple(item.anchored(base) for item in items))
-    if isinstance(value, str) and value and (key in _ALWAYS or value.endswith(_SUFFIXES.get(key, ()))):
+    if isinstance(value, str) and value and value.endswith(_SUFFIXES.get(key, ())):
         return anchor(value, base)
     return value

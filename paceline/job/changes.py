@@ -18,7 +18,7 @@ _FREE_TABLES = frozenset(
     {"layout", "cluster", "eval", "checkpoint", "restart", "track", "run", "control"}
     | {"limits", "rollout", "launch", "claim"}
 )
-_FREE_KEYS = frozenset({"train.max_time", "train.deterministic", "data.residency"})
+_FREE_KEYS = frozenset({"train.max_time", "train.deterministic"})
 _SCHEDULE = frozenset({"train.steps", "train.epochs", "train.tokens"})
 # `auto` in a job that is resumed means what the run has resolved it to.
 _AUTO = frozenset({"train.precision", "layout.use", "run.device"})

@@ -28,9 +28,8 @@ NOT_HASHED_TABLES = frozenset(
     {"run", "eval", "cluster", "layout", "checkpoint", "restart", "track", "control", "claim", "limits"}
     | {"rollout", "launch"}
 )
-# `max_time` ends a run early, it does not change its steps; `deterministic` chooses among roundings;
-# `residency` says where data may lie.
-NOT_HASHED_KEYS = frozenset({"extends", "train.max_time", "train.deterministic", "data.residency"})
+# `max_time` ends a run early, it does not change its steps; `deterministic` chooses among roundings.
+NOT_HASHED_KEYS = frozenset({"extends", "train.max_time", "train.deterministic"})
 
 
 class Job(Tables):

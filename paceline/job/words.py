@@ -14,10 +14,8 @@ from paceline.job.schema import Leaf
 _EXAMPLES = {
     "extends": '"base.toml"',
     "run.name": '"my-run"',
-    "run.scratch": '"scratch"',
     "model.preset": '"tiny"',
     "data.train": '"input.txt"',
-    "data.residency": '"site-a"',
     "train.steps": "200",
     "train.epochs": "1.0",
     "train.tokens": '"10B"',
@@ -36,7 +34,6 @@ _EXAMPLES = {
     "cluster.link.inter": '"400Gbit"',
     "cluster.latency.inter": '"5us"',
     "cluster.usd_per_device_hour": "2.99",
-    "cluster.device_mtbf": '"20000h"',
     "layout.deadline": '"24h"',
     "layout.budget_usd": "500.0",
 }

@@ -98,7 +98,7 @@ def test_what_cannot_change_the_result_is_not_hashed():
         {"run.name": "x", "run.root": "y", "run.device": "cpu"},
         {"layout.use": "fsdp=2", "cluster.devices": 8},
         {"checkpoint.every": "never", "restart.max": 0, "track.every": "1s", "eval.limit": 1},
-        {"train.max_time": "1h", "train.deterministic": True, "data.residency": "here"},
+        {"train.max_time": "1h", "train.deterministic": True},
         {"data.train": "/elsewhere/input.txt"},
         {"model.num_hidden_layers": 4},
     ):

@@ -98,14 +98,13 @@ def test_later_places_win(write, tmp_path):
 def test_paths_are_relative_to_the_file_that_names_them(write, tmp_path):
     write('data.eval = ["held.txt", "python-stdlib"]', "base/base.toml")
     write(
-        'extends = "../base/base.toml"\ndata.train = "*.txt"\ndata.tokenizer = "t.json"\nrun.scratch = "s"',
+        'extends = "../base/base.toml"\ndata.train = "*.txt"\ndata.tokenizer = "t.json"',
         "x/a.toml",
     )
     job = load("x/a.toml").job
     assert [item.path for item in job.data.eval] == [str(tmp_path / "base/held.txt"), "python-stdlib"]  # type: ignore[union-attr]
     assert job.data.train[0].path == str(tmp_path / "x/*.txt")  # type: ignore[index]
     assert job.data.tokenizer == str(tmp_path / "x/t.json")
-    assert job.run.scratch == str(tmp_path / "x/s")
     on_line = load("x/a.toml", sets=["data.train=b.txt"]).job
     assert on_line.data.train[0].path == str(tmp_path / "b.txt")  # type: ignore[index]
 
@@ -259,6 +258,9 @@ LATER = [  # text, key, number
     ("restart.elastic = true", "restart.elastic", "04"),
     ('track.to = ["wandb"]', "track.to", "05"),
     ('eval.metrics = ["m.py:auc"]', "eval.metrics", "06"),
+    ('run.scratch = "/local"', "run.scratch", "08"),
+    ('data.residency = "here"', "data.residency", "07"),
+    ('cluster.device_mtbf = "20000h"', "cluster.device_mtbf", "04"),
 ]
 
 

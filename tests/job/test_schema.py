@@ -12,7 +12,7 @@ from paceline.job.schema import flatten, groups, leaf_of, leaves, nest, table_na
 # Interface §3, row by row. A key after "@" arrives with that capability.
 INTERFACE = """
 extends
-run: name root tags note device scratch
+run: name root tags note device scratch@08
 model: preset hf@03 python@06 args@06 weights
 model: vocab_size hidden_size intermediate_size num_hidden_layers num_attention_heads
 model: num_key_value_heads head_dim
@@ -27,13 +27,13 @@ model: freeze@06
 lora: rank@06 alpha@06 dropout@06 targets@06
 data: train eval sequence_length tokenizer packing text_field chat_template@06 loss_on@06 bad_row
 data: groups@05
-data: placement residency
+data: placement residency@07
 train: steps epochs tokens global_batch_size precision reduce_precision seed deterministic max_time
 optimizer: name lr betas eps momentum weight_decay max_grad_norm schedule warmup_steps decay_steps
 optimizer: min_lr_ratio
 eval: every limit metrics@06
 cluster: use hosts devices accelerator memory link.intra link.inter latency.inter usd_per_device_hour
-cluster: device_mtbf
+cluster: device_mtbf@04
 layout: use objective deadline budget_usd
 update: policy sync_every@07 outer_lr@07 outer_momentum@07 fragments@07 compression
 federation: rounds@07 local_epochs@07 local_steps@07 strategy@07 min_sites@07 round_timeout@07

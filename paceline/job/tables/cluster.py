@@ -39,5 +39,10 @@ class ClusterTable(Table):
         None, "price", form="float", unit="USD", shown="catalogue, dated", ge=0
     )
     device_mtbf: Duration | None = key(
-        None, "mean time between failures of one device", form="Duration", shown="catalogue, dated", gt=0
+        None,
+        "mean time between failures of one device",
+        form="Duration",
+        arrives="04",
+        shown="catalogue, dated",
+        gt=0,
     )

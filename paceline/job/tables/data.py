@@ -58,7 +58,7 @@ class DataTable(Table):
         later={"local": "08"},
     )
     residency: str | None = key(
-        None, "site or region that the raw data may not leave; stands in the manifest", form="str"
+        None, "site or region that the raw data may not leave", form="str", arrives="07"
     )
 
     @field_validator("tokenizer")

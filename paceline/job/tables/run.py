@@ -24,6 +24,7 @@ class RunTable(Table):
         None,
         "node-local folder for ledgers and logs of ranks; those named in a fault are copied back",
         form="path",
+        arrives="08",
     )
 
     @field_validator("name")
