@@ -12,6 +12,10 @@ counts of 1, 2 and 3 or more, from its counts of counts: D_k = k - (k + 1) Y n_{
 Y = n1 / (n1 + 2 n2); g is the mass that they free. Unigram: occurrences plus one, over all of them plus V.
 Bits per byte count every token but a stream's first, ends of documents included (they stand for 0 bytes),
 as the loss on ``concat`` rows does.
+
+Deleted interpolation (Jelinek and Mercer 1980, weights by count of the context, leave-one-out EM) was tried
+and is weaker: 1.216 against 1.177 bits a byte with bpe:8192, 1.373 against 1.343 with bpe:1024 (CPython 3.11's
+standard library, 1 % held out).
 """
 
 from __future__ import annotations

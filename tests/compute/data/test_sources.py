@@ -13,9 +13,9 @@ from paceline.compute.data.sources import STDLIB, SourceItem, as_items, resolve,
 from paceline.ledger.outcome import Exit, Refused
 
 
-def refused(source: object, **options: bool) -> Refused:
+def refused(source: object, *, skip_empty: bool = False) -> Refused:
     with pytest.raises(Refused) as caught:
-        resolve(as_items(source), **options)
+        resolve(as_items(source), skip_empty=skip_empty)
     error = caught.value
     assert error.seen
     assert error.rule
