@@ -14,8 +14,8 @@ Bits per byte count every token but a stream's first, ends of documents included
 as the loss on ``concat`` rows does.
 
 Deleted interpolation (Jelinek and Mercer 1980, weights by count of the context, leave-one-out EM) was tried
-and is weaker: 1.216 against 1.177 bits a byte with bpe:8192, 1.373 against 1.343 with bpe:1024 (CPython 3.11's
-standard library, 1 % held out).
+and is weaker: 1.216 against 1.177 bits a byte with bpe:8192, 1.373 against 1.343 with bpe:1024 (CPython
+3.11's standard library, 1 % held out).
 """
 
 from __future__ import annotations
