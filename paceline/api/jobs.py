@@ -8,6 +8,7 @@ from pathlib import Path
 from paceline.api.runs import Run
 from paceline.api.surroundings import job_values
 from paceline.job import Job, Loaded, load
+from paceline.launch.environment import exported
 from paceline.ledger.folder import RunFolder
 from paceline.ledger.outcome import Exit, PacelineError, Refused
 
@@ -25,7 +26,9 @@ def load_job(job: Job | str | Path, sets: Sets = ()) -> Loaded:
         changed = job.replace(dict(sets)) if sets else job
         return Loaded(changed, dict.fromkeys(changed.flat(), IN_PYTHON), (), Path.cwd(), ())
     run = run_of(job)
-    return load(run.path if run else job, sets=sets, environment=job_values())
+    # pydantic's plugins belong to other people's models; looking for them reads every installed distribution.
+    with exported({"PYDANTIC_DISABLE_PLUGINS": "__all__"}):
+        return load(run.path if run else job, sets=sets, environment=job_values())
 
 
 def run_of(word: str | Path) -> Run | None:

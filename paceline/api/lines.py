@@ -25,6 +25,7 @@ TRAIN_FORMATS = {
     "exposed_communication": "{:.2f}",
 }
 EVAL_FORMATS = {"loss": "{:.4f}", "bits_per_byte": "{:.4f}", "perplexity": "{:.4g}", "tokens": "{:.0f}"}
+STAGE_EVERY_S = 10.0
 _ROW_KEYS = ("kind", "attempt", "time_s", "schema")
 
 
@@ -35,12 +36,15 @@ class Progress:
         self.steps = steps
         self.step = 0
         self.row: dict[str, Any] = {}
+        self.preparing: dict[str, Any] = {}
         self._times: deque[float] = deque(maxlen=20)
 
     def take(self, message: Message) -> None:
-        """Notes a ``start`` (``steps``) or a ``train`` row; other messages change nothing."""
+        """Notes how far the preparation is, a ``train`` row, and ``steps`` wherever it is said."""
         if message.get("steps"):
             self.steps = int(message["steps"])
+        if message.get("kind") == "preparing":
+            self.preparing = dict(message)
         if message.get("kind") == "train":
             self.step = int(message.get("step", self.step))
             self.row = dict(message)
@@ -76,6 +80,7 @@ class PlainLines:
         self._every, self._clock, self._now = every, clock, now
         self._shown_at: float | None = None
         self._shown_row: dict[str, Any] = {}
+        self._stage = ("", 0.0)
 
     def line(self, message: Message) -> str | None:
         """The line for a message, or None where none is due."""
@@ -87,9 +92,20 @@ class PlainLines:
             return self._stamp("eval", _pairs(message, EVAL_FORMATS, self._step(message)))
         if kind in ("event", "round"):
             return self._stamp(str(kind), _pairs(message, {}, self._step(message)))
+        if kind == "preparing":
+            return self._stamp("data", preparing_text(message)) if self._new_stage(message) else None
         if kind == "say":
             return self._stamp(str(message.get("field", "")), str(message.get("text", "")))
         return None
+
+    def _new_stage(self, message: Message) -> bool:
+        """A line when a stage of the preparation begins, and every ten seconds of a long one."""
+        now, stage = self._clock(), str(message.get("stage", ""))
+        before, since = self._stage
+        if stage == before and now - since < STAGE_EVERY_S:
+            return False
+        self._stage = (stage, now)
+        return True
 
     def _due(self, row: Message) -> bool:
         now, before = self._clock(), self._shown_row
@@ -129,6 +145,14 @@ def clock_text(seconds: float) -> str:
     if hours:
         return f"{hours}:{minutes:02d}:{whole % 60:02d}"
     return f"{minutes}:{whole % 60:02d}"
+
+
+def preparing_text(message: Message) -> str:
+    """``tokenise 45 %, 812 documents``."""
+    done, total = float(message.get("done_bytes") or 0), float(message.get("total_bytes") or 0)
+    share = f" {100 * done / total:.0f} %" if total else ""
+    count = message.get("documents")
+    return f"{message.get('stage', 'preparing')}{share}" + (f", {count} documents" if count else "")
 
 
 def _pairs(row: Message, formats: Mapping[str, str], first: str) -> str:

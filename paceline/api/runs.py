@@ -104,10 +104,11 @@ class Run:
 
         return [found for found in checkpoints_of(self.folder) if found.complete]
 
-    def stop(self, *, wait_s: float = 0.0) -> str:
+    def stop(self) -> None:
         """Asks the run to finish its step, save and stop; works from any host that sees the folder.
 
-        Returns the state after at most ``wait_s`` seconds.
+        Raises:
+            Refused: (2) it is not running.
         """
         state = self.state
         if state not in LIVE_STATES:
@@ -120,7 +121,10 @@ class Run:
                 use="paceline runs",
             )
         (self.path / STOP_FILE).touch()
-        until = time.monotonic() + wait_s
+
+    def wait(self, most_s: float) -> str:
+        """The state when the run has ended, or after ``most_s`` seconds."""
+        until = time.monotonic() + most_s
         while self.state in LIVE_STATES and time.monotonic() < until:
             time.sleep(0.1)
         return self.state

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from types import FrameType
 from typing import Any
 
-from paceline.api.lines import Message, PlainLines, Progress, clock_text
+from paceline.api.lines import Message, PlainLines, Progress, clock_text, preparing_text
 from paceline.cli.screen import Screen
 from paceline.cli.terminal import Terminal
 
@@ -26,7 +26,6 @@ class Console:
     def __init__(
         self, screen: Screen, *, steps: int = 0, every: tuple[str, float] = ("seconds", 10.0)
     ) -> None:
-        self.said: set[str] = set()
         self._screen = screen
         self._lines = PlainLines(steps=steps, every=every)
         live = screen.terminal.live and not (screen.json or screen.quiet)
@@ -43,8 +42,6 @@ class Console:
 
     def message(self, message: Message) -> None:
         """Shows one message of the run."""
-        if message.get("kind") == "say":
-            self.said.add(str(message.get("field", "")))
         if self._screen.json:
             self._screen.object(**{k: v for k, v in message.items() if k not in ("schema", "command")})
         elif self._live is not None and self._live.running:
@@ -163,7 +160,7 @@ def eval_text(row: Message) -> str:
 def step_line(progress: Progress, terminal: Terminal) -> str:
     """``step 120/200 ━━━━╸━━━━  loss 5.214 · 1.99 bits/byte · 19 980 tok/s · MFU 24 % · 0:33 left``."""
     if not progress.row:
-        return ""
+        return terminal.plain(_preparing_line(progress.preparing, terminal))
     head = f"step {progress.step}/{progress.steps}" if progress.steps else f"step {progress.step}"
     parts = _parts(progress)
     for least in ("mfu", "tok/s", "bits/byte"):  # what goes first when the line is too short
@@ -177,6 +174,15 @@ def step_line(progress: Progress, terminal: Terminal) -> str:
         else ""
     )
     return terminal.plain(f"{head}{drawn}  {tail}")
+
+
+def _preparing_line(message: Message, terminal: Terminal) -> str:
+    """``data     ━━━━━━━━──────  tokenise 45 %, 812 documents``, before the first step."""
+    if not message:
+        return ""
+    done, total = int(message.get("done_bytes") or 0), int(message.get("total_bytes") or 0)
+    drawn = bar(done, total, MOST_BAR, terminal) + "  " if total else ""
+    return f"{'data':<8} {drawn}{preparing_text(message)}"
 
 
 def _parts(progress: Progress) -> dict[str, str]:

@@ -77,8 +77,9 @@ def stop(screen: Screen, run: RunWord = "last") -> Reply:
     from paceline.ledger.status import LIVE_STATES
 
     found = Run(run)
+    found.stop()
     screen.note(f"asked    {found.name} to finish its step, save and stop")
-    state = found.stop(wait_s=STOP_WAIT_S)
+    state = found.wait(STOP_WAIT_S)
     text = f"{found.name} is {state}"
     if state in LIVE_STATES:
         text += f" · asked, not stopped yet after {STOP_WAIT_S:.0f} s: see paceline runs"
@@ -104,7 +105,8 @@ def delete(
         f"{'deleted' if yes else 'would delete'}  {name}  {bytes_text(size)}" for name, size in sizes.items()
     ]
     if not yes:
-        lines.append(f"{len(sizes)} runs, {bytes_text(total)} · to delete: add --yes")
+        count = f"{len(sizes)} run{'' if len(sizes) == 1 else 's'}"
+        lines.append(f"{count}, {bytes_text(total)} · to delete: add --yes")
     result = {
         "deleted": yes,
         "runs": [{"name": n, "disk_bytes": s} for n, s in sizes.items()],

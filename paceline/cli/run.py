@@ -47,7 +47,8 @@ def train(
         pairs.append(("train.max_time", max_time))
     loaded = load_job(job, pairs)
     every = loaded.job.track.every
-    with Console(screen, every=(every.kind, float(every.value or 0))) as console:
+    steps = int(loaded.job.train.steps or 0)
+    with Console(screen, steps=steps, every=(every.kind, float(every.value or 0))) as console:
         run = train_job(
             job,
             layout=layout or "auto",
@@ -57,16 +58,16 @@ def train(
             set=pairs,
             on_message=console.message,
         )
-    return closing(run, job, console.said)
+    return closing(run, job)
 
 
-def closing(run: Run, job: str, said: set[str]) -> Reply:
+def closing(run: Run, job: str) -> Reply:
     """The end of a run: what it reached, where the time went, where the report is, and how to go on."""
     from paceline.cli.closing import closing_lines, ended
     from paceline.ledger.outcome import Exit
 
     code = int(run.exit_code or 0)
-    lines = [f"{word:<8} {text}" for word, text in closing_lines(run, job) if word not in said]
+    lines = [f"{word:<8} {text}" for word, text in closing_lines(run, job)]
     error = None if code == Exit.DONE else ended(run)
     result = {
         "run": run.name,

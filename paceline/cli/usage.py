@@ -61,9 +61,8 @@ def explain(error: Any, argv: Sequence[str]) -> Refused:
     option = getattr(error, "option_name", None)
     if option is not None and hasattr(error, "possibilities"):
         return _unknown_option(str(option), path, _options_of(ctx), argv)
-    usage = (
-        " ".join(ctx.get_usage().split()).removeprefix("Usage: ") if ctx is not None else "paceline --help"
-    )
+    entry = BY_NAME.get(path.removeprefix("paceline "))
+    usage = f"{path} {entry.args}" if entry else f"{path} --help"
     message = error.format_message().strip().rstrip(".")
     param = getattr(error, "param", None)
     if param is not None and type(error).__name__ == "MissingParameter":
