@@ -75,7 +75,7 @@ def _answer(plan: Mapping[str, Any]) -> Html:
     shown = {k: v for k, v in terms.items() if is_number(v)}
     body = tag("p", "The planner gave no terms.", cls="quiet")
     if shown:
-        body = facts_list((name, _term(name, value)) for name, value in shown.items())
+        body = facts_list((_term_name(name), _term(name, value)) for name, value in shown.items())
     return section(
         "answer",
         "The answer",
@@ -107,6 +107,10 @@ def _inputs(plan: Mapping[str, Any]) -> Html:
         ("machine measured", str(plan.get("measured_at") or "not measured: catalogue")),
     ]
     return section("inputs", "Inputs", tag("div", facts_list(pairs), cls="card"))
+
+
+def _term_name(name: str) -> str:
+    return name.removesuffix("_s").removesuffix("_bytes").replace("_", " ")
 
 
 def _term(name: str, value: float) -> str:

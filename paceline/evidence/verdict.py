@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from paceline.evidence.facts import Facts, finite
+from paceline.evidence.facts import Facts, finite, is_number
 from paceline.evidence.page.numbers import clock, figures, grouped, percent, seconds
 from paceline.evidence.waste import phase_shares, reason_words, waste_rows
 from paceline.ledger.outcome import MEANING, Exit
@@ -90,15 +90,23 @@ def _reached(facts: Facts) -> str:
         )
     text = f"It reached a held-out loss of {figures(row.get('loss'), 4)}"
     bits = row.get("bits_per_byte")
-    if bits is None:
+    if not is_number(bits):
         return text + "."
     text += f", {figures(bits)} bits per byte"
-    beside = [
-        f"{name} {figures(base['bits_per_byte'])}"
-        for name, base in facts.baselines.items()
-        if "bits_per_byte" in base
-    ]
-    return f"{text} ({', '.join(beside)})." if beside else text + "."
+    return f"{text}{_beside(facts, float(bits))}."
+
+
+def _beside(facts: Facts, bits: float) -> str:
+    """The strongest simple model that it beats, or else the weakest, which it does not beat yet."""
+    simple = {n: b["bits_per_byte"] for n, b in facts.baselines.items() if "bits_per_byte" in b}
+    beaten = {name: value for name, value in simple.items() if value > bits}
+    if beaten:
+        name = min(beaten, key=lambda n: beaten[n])
+        return f", better than a {name} model of the same data ({figures(beaten[name])})"
+    if simple:
+        name = max(simple, key=lambda n: simple[n])
+        return f", not yet better than a {name} model of the same data ({figures(simple[name])})"
+    return ""
 
 
 def _speed(facts: Facts) -> str:

@@ -8,11 +8,10 @@ so; the sum of a rank's accounts does not change.
 
 from __future__ import annotations
 
-from bisect import bisect
+from bisect import bisect, bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import takewhile
 from typing import Any
 
 from paceline.ledger.folder import RunFolder
@@ -66,13 +65,7 @@ def split_waits(ranks: Sequence[RankLedger]) -> Split:
     rank stood still for this call.
     """
     shifts = _shifts(ranks)
-    arrivals: dict[tuple[int, str, int], list[tuple[int, int]]] = defaultdict(list)
-    for ledger in ranks:
-        for line in ledger.lines:
-            shift = shifts.get((ledger.rank, line.attempt), 0)
-            for call in line.calls:
-                arrivals[line.attempt, call.group, call.seq].append((call.enter + shift, ledger.rank))
-    last = {key: max(found) for key, found in arrivals.items() if len(found) > 1}
+    last = _last_arrivals(ranks, shifts)
     late: dict[int, int] = defaultdict(int)
     split = tuple(_split_rank(ledger, last, shifts, late) for ledger in ranks)
     return Split(split, {rank: ticks / TICKS_PER_S for rank, ticks in sorted(late.items()) if ticks})
@@ -137,6 +130,27 @@ def _shifts(ranks: Sequence[RankLedger]) -> dict[tuple[int, int], int]:
     return shifts
 
 
+def _last_arrivals(
+    ranks: Sequence[RankLedger], shifts: dict[tuple[int, int], int]
+) -> dict[tuple[int, str, int], tuple[int, int]]:
+    """(moment, rank) of the last arrival at each call that at least two ranks recorded."""
+    last: dict[tuple[int, str, int], tuple[int, int]] = {}
+    shared: set[tuple[int, str, int]] = set()
+    for ledger in ranks:
+        for line in ledger.lines:
+            shift = shifts.get((ledger.rank, line.attempt), 0)
+            for call in line.calls:
+                key = (line.attempt, call.group, call.seq)
+                arrival = (call.enter + shift, ledger.rank)
+                before = last.get(key)
+                if before is None:
+                    last[key] = arrival
+                else:
+                    shared.add(key)
+                    last[key] = max(before, arrival)
+    return {key: last[key] for key in shared}
+
+
 def _split_rank(
     ledger: RankLedger,
     last: dict[tuple[int, str, int], tuple[int, int]],
@@ -157,29 +171,33 @@ def _split_rank(
     if not idle:
         return ledger
     merged = _merge(idle)
-    ends = [end for _, end in merged]
+    starts, ends = [start for start, _ in merged], [end for _, end in merged]
     return replace(
-        ledger, lines=tuple(_recut(line, merged[bisect(ends, line.start) :]) for line in ledger.lines)
+        ledger,
+        lines=tuple(
+            _recut(line, merged[bisect(ends, line.start) : bisect_left(starts, line.end)])
+            for line in ledger.lines
+        ),
     )
 
 
 def _recut(line: Line, idle: list[Interval]) -> Line:
-    inside = list(takewhile(lambda interval: interval[0] < line.end, idle))
-    if not inside:
-        return line
+    """The line with the ``deliver`` time inside ``idle`` (sorted, disjoint) booked as waiting for a peer."""
     spans: list[SpanRow] = []
+    at_interval = 0
     for span in line.spans:
+        while at_interval < len(idle) and idle[at_interval][1] <= span.start:
+            at_interval += 1
         if span.account[0] != "deliver":
             spans.append(span)
             continue
-        at = span.start
-        for start, end in inside:
-            first, final = max(start, at), min(end, span.end)
-            if final > first:
-                if first > at:
-                    spans.append(SpanRow(span.account, at, first))
-                spans.append(SpanRow(PEER, first, final))
-                at = final
+        at, i = span.start, at_interval
+        while i < len(idle) and idle[i][0] < span.end:
+            first, final = max(idle[i][0], at), min(idle[i][1], span.end)
+            if first > at:
+                spans.append(SpanRow(span.account, at, first))
+            spans.append(SpanRow(PEER, first, final))
+            at, i = final, i + 1
         if span.end > at:
             spans.append(SpanRow(span.account, at, span.end))
     return replace(line, spans=tuple(spans))

@@ -10,7 +10,7 @@ import json
 from collections import defaultdict
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from paceline.ledger.folder import RunFolder
 from paceline.ledger.spans import TICKS_PER_S, UNATTRIBUTED, Account
@@ -18,8 +18,7 @@ from paceline.ledger.spans import TICKS_PER_S, UNATTRIBUTED, Account
 Interval = tuple[int, int]
 
 
-@dataclass(frozen=True)
-class SpanRow:
+class SpanRow(NamedTuple):
     """One uninterrupted stretch of one account."""
 
     account: Account
@@ -27,8 +26,7 @@ class SpanRow:
     end: int
 
 
-@dataclass(frozen=True)
-class CallTicks:
+class CallTicks(NamedTuple):
     """A collective as :class:`~paceline.ledger.spans.CallRow` gave it, in ticks."""
 
     axis: str
@@ -104,22 +102,20 @@ def read_ranks(folder: RunFolder) -> tuple[RankLedger, ...]:
 def _line(row: dict[str, Any], header: dict[str, Any]) -> Line:
     origin = round(header["origin_s"] * TICKS_PER_S)
     phases = header["phases"]
-
-    def ticks(moment_s: float) -> int:
-        return origin + round(moment_s * TICKS_PER_S)
-
+    scale = TICKS_PER_S
     spans = []
     for phase, reason, start_s, duration_s in row["spans"]:
-        start = ticks(start_s)
-        spans.append(SpanRow((phases[phase], reason), start, start + round(duration_s * TICKS_PER_S)))
+        start = origin + round(start_s * scale)
+        spans.append(SpanRow((phases[phase], reason), start, start + round(duration_s * scale)))
     calls = []
-    for axis, group, op, seq, size, enter, leave, wait_start, wait_end in row["calls"]:
-        wait = None if wait_start is None or wait_end is None else (ticks(wait_start), ticks(wait_end))
-        left = None if leave is None else ticks(leave)
-        calls.append(CallTicks(axis, group, op, seq, size, ticks(enter), left, wait))
-    return Line(
-        header["attempt"], row["step"], ticks(row["start_s"]), ticks(row["end_s"]), tuple(spans), tuple(calls)
-    )
+    for axis, group, op, seq, size, enter_s, leave_s, wait_start_s, wait_end_s in row["calls"]:
+        wait = None
+        if wait_start_s is not None and wait_end_s is not None:
+            wait = (origin + round(wait_start_s * scale), origin + round(wait_end_s * scale))
+        left = None if leave_s is None else origin + round(leave_s * scale)
+        calls.append(CallTicks(axis, group, op, seq, size, origin + round(enter_s * scale), left, wait))
+    start, end = (origin + round(row[name] * scale) for name in ("start_s", "end_s"))
+    return Line(header["attempt"], row["step"], start, end, tuple(spans), tuple(calls))
 
 
 def _rank_of(path: Path) -> int:

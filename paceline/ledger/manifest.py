@@ -57,6 +57,7 @@ def new_manifest(
     preprocessing: Any = NOT_STATED,
     evaluation_set: str = NOT_STATED,
     evaluation_hash: str = NOT_STATED,
+    baselines: Mapping[str, Mapping[str, float]] | None = None,
     hardware_assumed: Any = NOT_STATED,
     hardware_found: Any = NOT_STATED,
     environment: Mapping[str, str] | None = None,
@@ -67,7 +68,15 @@ def new_manifest(
     mfu_convention: str = MFU_CONVENTION,
     versions: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """A complete manifest. ``environment`` is filtered here; ``hashes`` may name any of :data:`HASHES`."""
+    """A complete manifest.
+
+    Args:
+        hashes: any of :data:`HASHES`.
+        environment: all variables; filtered here.
+        baselines: what simple models reach on the evaluation set, ``{"unigram": {"loss": …,
+            "bits_per_byte": …}}``; the report draws them beside the loss.
+        origins: where each value of the job came from.
+    """
     unknown = set(hashes or {}) - set(HASHES)
     if unknown:
         raise ValueError(f"unknown hashes in the manifest: {sorted(unknown)}")
@@ -78,7 +87,12 @@ def new_manifest(
         "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "hashes": {name: (hashes or {}).get(name, NOT_STATED) for name in HASHES},
         "preprocessing": preprocessing,
-        "evaluation": {"set": evaluation_set, "hash": evaluation_hash, "times_read": 0},
+        "evaluation": {
+            "set": evaluation_set,
+            "hash": evaluation_hash,
+            "times_read": 0,
+            "baselines": {k: dict(v) for k, v in (baselines or {}).items()},
+        },
         "versions": {**found_versions(), **(versions or {})},
         "hardware_assumed": hardware_assumed,
         "hardware_found": hardware_found,

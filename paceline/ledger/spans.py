@@ -235,13 +235,15 @@ class Ledger:
     ) -> tuple[list[list[object]], dict[Account, float]]:
         rows: list[list[object]] = []
         ticks: dict[Account, int] = {}
-        for (phase, reason), since, until in spans:
-            first, last = self._ticks(since), self._ticks(until)
+        origin = self._origin
+        for account, since, until in spans:
+            first, last = round(since * TICKS_PER_S), round(until * TICKS_PER_S)
             if last > first:
-                rows.append([PHASE_INDEX[phase], reason, self._seconds(first), self._seconds(last - first)])
-                ticks[phase, reason] = ticks.get((phase, reason), 0) + last - first
+                start = (first - origin) / TICKS_PER_S
+                rows.append([PHASE_INDEX[account[0]], account[1], start, (last - first) / TICKS_PER_S])
+                ticks[account] = ticks.get(account, 0) + last - first
         ticks[UNATTRIBUTED] = self._ticks(end_s) - self._ticks(start_s) - sum(ticks.values())
-        return rows, {account: self._seconds(n) for account, n in ticks.items()}
+        return rows, {account: n / TICKS_PER_S for account, n in ticks.items()}
 
     def _encode_call(self, call: CallRow) -> list[object]:
         times = (call.enter_s, call.leave_s, call.wait_start_s, call.wait_end_s)

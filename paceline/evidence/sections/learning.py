@@ -88,9 +88,13 @@ def evaluations(facts: Facts) -> Html:
     heads = ("step", "set", "loss", "bits per byte", "perplexity", "tokens")
     return tag(
         "div",
-        details(f"All {len(rows)} evaluations", table(heads, rows, numbers=(0, 2, 3, 4, 5))),
+        details(_counted(len(rows)), table(heads, rows, numbers=(0, 2, 3, 4, 5))),
         style="margin-top:14px",
     )
+
+
+def _counted(n: int) -> str:
+    return "1 evaluation" if n == 1 else f"All {n} evaluations"
 
 
 def speed(facts: Facts) -> Html:

@@ -43,7 +43,7 @@ def _record(n: int, record: Mapping[str, Any] | None) -> Html:
         state = (
             tag("span", f"{len(absent)} not stated", cls="gap")
             if absent
-            else tag("span", "complete", cls="good")
+            else tag("span", "complete", cls="good full")
         )
         pairs = [
             (name, tag("span", "not stated", cls="gap") if name in absent else value_html(record[name]))
@@ -71,10 +71,14 @@ def decision_line(record: Mapping[str, Any] | None, most: int = 160) -> str:
     decision = (record or {}).get("decision")
     if isinstance(decision, Mapping):
         plain = ((k, v) for k, v in decision.items() if isinstance(v, str | int | float) and v != "")
-        text = " · ".join(f"{k} {v}" for k, v in plain)
+        text = " · ".join(f"{k.replace('_', ' ')} {_word(v)}" for k, v in plain)
     else:
         text = "" if decision in (None, "not stated") else str(decision)
     return text if len(text) <= most else text[: most - 1].rstrip() + "…"
+
+
+def _word(value: str | int | float) -> str:
+    return ("yes" if value else "no") if isinstance(value, bool) else str(value)
 
 
 def checkpoints_section(facts: Facts) -> Html:

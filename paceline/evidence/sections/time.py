@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from paceline.evidence import verdict
 from paceline.evidence.facts import Facts
 from paceline.evidence.page.bars import Part, legend, meter, stacked
 from paceline.evidence.page.document import figure, section
-from paceline.evidence.page.html import Html, join, table, tag
+from paceline.evidence.page.html import Html, details, join, table, tag
 from paceline.evidence.page.numbers import clock, percent, seconds
 from paceline.evidence.waste import EXPLAINED, phase_shares, reason_words
 from paceline.ledger.accounts import RankAccounts
 from paceline.ledger.spans import PHASES
 
 RANKS_SHOWN = 16
+LARGE = 0.001
 _ALL = (*PHASES, "unattributed")
 
 
@@ -48,8 +49,18 @@ def words(phase: str) -> str:
     return f"{phase} ({EXPLAINED[phase]})" if phase in EXPLAINED else phase
 
 
-def reasons_table(rows: Iterable[Mapping[str, Any]]) -> Html:
-    """Every account: phase, reason, seconds, share."""
+def reasons_table(rows: Sequence[Mapping[str, Any]]) -> Html:
+    """Every account: phase, reason, seconds, share; the small ones open on demand."""
+    large = [row for row in rows if row["share"] >= LARGE or row["phase"] == "unattributed"]
+    small = [row for row in rows if row not in large]
+    rest = None
+    if small:
+        total = percent(sum(row["share"] for row in small), 2)
+        rest = details(f"{len(small)} smaller accounts, {total} together", _accounts(small))
+    return join([_accounts(large), rest])
+
+
+def _accounts(rows: Sequence[Mapping[str, Any]]) -> Html:
     cells = [
         (
             row["phase"],
