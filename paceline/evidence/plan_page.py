@@ -9,7 +9,7 @@ from typing import Any
 from paceline.evidence.facts import finite, is_number
 from paceline.evidence.page.document import page, section, tile
 from paceline.evidence.page.html import Html, facts_list, join, tag, value_html
-from paceline.evidence.page.numbers import clock, count, figures, grouped, percent, size
+from paceline.evidence.page.numbers import clock, count, figures, grouped, percent, seconds, size
 from paceline.evidence.sections.head import layout_words, unit
 from paceline.evidence.sections.plan import candidates, decision_words, plan_parts
 from paceline.ledger.atomic import write_text
@@ -103,7 +103,7 @@ def _inputs(plan: Mapping[str, Any]) -> Html:
         ("precision", str(plan.get("precision", "–"))),
         ("tokens a step", grouped(plan.get("tokens_per_step"))),
         ("objective", str(plan.get("objective", "–"))),
-        ("disk", value_html({k: size(v) for k, v in (plan.get("disk") or {}).items()})),
+        ("disk", value_html({k: v if k == "kept" else size(v) for k, v in (plan.get("disk") or {}).items()})),
         ("machine measured", str(plan.get("measured_at") or "not measured: catalogue")),
     ]
     return section("inputs", "Inputs", tag("div", facts_list(pairs), cls="card"))
@@ -114,7 +114,7 @@ def _term_name(name: str) -> str:
 
 
 def _term(name: str, value: float) -> str:
-    return size(value) if name.endswith("bytes") else f"{figures(value)} s"
+    return size(value) if name.endswith("bytes") else seconds(value)
 
 
 def _verdict(plan: Mapping[str, Any]) -> str:

@@ -130,7 +130,7 @@ class Chart:
         for y, text in zip(ticks, tick_texts(ticks), strict=True):
             parts.append(tag("line", x1=LEFT, x2=width - RIGHT, y1=py(y), y2=py(y), cls="grid"))
             parts.append(tag("text", text, x=LEFT - 7, y=py(y) + 4, cls="tick-y"))
-        for x in nice_ticks(x0, x1, 8 if width > 600 else 4):
+        for x in nice_ticks(x0, x1, 8 if width > 600 else 4, whole=True):
             parts.append(tag("text", grouped(x), x=px(x), y=height - BOTTOM + 18, cls="tick-x"))
         parts.append(tag("text", self.x_name, x=LEFT - 7, y=height - BOTTOM + 18, cls="tick-y"))
         if self.y_name:

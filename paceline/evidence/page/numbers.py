@@ -83,13 +83,16 @@ def size(n_bytes: float | None) -> str:
     return f"{n_bytes:.0f}{THIN}B"
 
 
-def nice_ticks(low: float, high: float, about: int = 5) -> list[float]:
-    """Round values that cover [low, high] about ``about`` times."""
+def nice_ticks(low: float, high: float, about: int = 5, *, whole: bool = False) -> list[float]:
+    """Round values that cover [low, high] about ``about`` times; ``whole`` numbers for what is counted."""
     if not (math.isfinite(low) and math.isfinite(high)) or high <= low:
         return [low]
     raw = (high - low) / max(1, about)
     magnitude = 10 ** math.floor(math.log10(raw))
-    step = min((m * magnitude for m in (1, 2, 2.5, 5, 10)), key=lambda s: abs(math.log(s / raw)))
+    steps = [m * magnitude for m in (1, 2, 2.5, 5, 10)]
+    if whole:
+        steps = [s for s in steps if s >= 1 and float(s).is_integer()] or [1.0]
+    step = min(steps, key=lambda s: abs(math.log(s / raw)))
     first = math.ceil(low / step - 1e-9)
     last = math.floor(high / step + 1e-9)
     return [round(i * step, 12) for i in range(first, last + 1)]
