@@ -1,8 +1,8 @@
 """Warm rank processes for tests: started once, reused, each round with a hard limit.
 
 ``ranks(4).run("tests.deliver.cases:fn", width=8)`` calls ``fn(world, width=8)`` on four ranks that joined a
-fresh world, and returns the four results. A round that fails or overruns ends its processes, so nothing it left
-behind reaches the next test; after some rounds they are replaced anyway, because torch leaks threads and
+fresh world, and returns the four results. A round that fails or overruns ends its processes, so nothing it
+left behind reaches the next test; after some rounds they are replaced anyway, because torch leaks threads and
 descriptors with each world. Arguments and results are pickled: plain values, numpy arrays and tensors.
 """
 
@@ -30,6 +30,12 @@ from paceline.launch.place import Place
 ROUNDS_PER_PROCESS = 15
 GRACE_S = 2.0  # after the first failure: time for the others to report theirs
 LOOPBACK = "127.0.0.1"
+
+
+def warm_up() -> None:
+    """Starts the forkserver with what ranks need. The first to start it in a process decides what it
+    loads."""
+    warm(["paceline.deliver.wire.world", "tests.pool"])
 
 
 class RankError(AssertionError):
@@ -79,7 +85,7 @@ class RankPool:
         ]:
             self.drop([worker])
         if len(self._workers) < count:
-            warm(["paceline.deliver.wire.world", "tests.pool"])
+            warm_up()
         while len(self._workers) < count:
             here, there = Pipe()
             process = start(_serve, (there,), f"pool-{len(self._workers)}")

@@ -79,8 +79,18 @@ def from_exception(error: BaseException, rank: int, host: str, world_size: int) 
     )
 
 
-def from_death(rank: int, host: str, code: int | None) -> Failed:
-    """A rank whose process ended without a result and without an error."""
+def from_death(
+    rank: int, host: str, code: int | None, log: Path | None = None, call: str = ""
+) -> PacelineError:
+    """A rank whose process ended without a result and without an error.
+
+    gloo aborts a process whose peers send another size than it expects: the words are in the log only.
+    """
+    if code == -signal.SIGABRT and log is not None:
+        for line in reversed(_tail(log)):
+            told = explain(RuntimeError(line.strip()), call or f"a collective of rank {rank}")
+            if told is not None and told.exit_code == Exit.DISAGREE:
+                return told
     if code is not None and code < 0:
         name = _signal_name(-code)
         message, seen = f"rank {rank} on {host} was killed by {name}", f"signal {-code}"
@@ -126,6 +136,15 @@ def line_of(error: BaseException) -> str:
         return ""
     frame = (ours or frames)[-1]
     return f"{Path(frame.filename).name}:{frame.lineno}"
+
+
+def _tail(path: Path, count: int = 40) -> list[str]:
+    try:
+        with open(path, "rb") as file:
+            file.seek(max(0, file.seek(0, 2) - 16_384))
+            return file.read().decode(errors="replace").splitlines()[-count:]
+    except OSError:
+        return []
 
 
 def _is_out_of_memory(error: BaseException) -> bool:

@@ -162,15 +162,16 @@ def run_here(
 class _Started:
     process: BaseProcess
     pipe: Connection
+    log: Path
 
 
 def _start(place: Place, listener: socket.socket, entry: str, payload: str, logs: Path) -> _Started:
     here, there = Pipe()
     served = listener if place.rank == 0 else None
-    log = str(rank_log(logs, place.rank))
-    process = start(live, (there, served, place, entry, payload, log), f"paceline-rank-{place.rank}")
+    log = rank_log(logs, place.rank)
+    process = start(live, (there, served, place, entry, payload, str(log)), f"paceline-rank-{place.rank}")
     there.close()
-    return _Started(process, here)
+    return _Started(process, here, log)
 
 
 def _threads() -> int | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -32,10 +32,11 @@ OnMessage = Callable[[int, dict[str, Any]], None]
 
 
 class Rank(Protocol):
-    """A started rank process and the launcher's end of its pipe."""
+    """A started rank process, the launcher's end of its pipe, and its log."""
 
     process: BaseProcess
     pipe: Connection
+    log: Path
 
 
 @dataclass
@@ -51,7 +52,7 @@ class Watch:
         stop: the reason to stop, or ``None``; passed on to the ranks once.
     """
 
-    ranks: list[Any]
+    ranks: Sequence[Rank]
     host: str
     slots: Path
     hang_timeout_s: float
@@ -62,7 +63,8 @@ class Watch:
     causes: list[Cause] = field(default_factory=list)
     _told_to_stop: bool = False
     _warned: set[str] = field(default_factory=set)
-    _versions: tuple[int, ...] = ()
+    _seen: list[tuple[int, bool]] = field(default_factory=list)
+    _next_look_s: float = 0.0
     _moved_s: float = field(default_factory=time.monotonic)
 
     def run(self) -> list[dict[str, Any]]:
@@ -79,7 +81,7 @@ class Watch:
                 if ready in pipes:
                     self._read(ready, pipes)
                 elif ready in alive:
-                    self._ended(alive.pop(ready), pipes)  # type: ignore[call-overload]
+                    self._ended(alive.pop(ready), pipes)
             self._pass_on_stop()
             self._look_for_hang()
             if self.causes and give_up is None:
@@ -126,7 +128,9 @@ class Watch:
         known = rank in self.results or rank in self.preempted or any(c.rank == rank for c in self.causes)
         if not known:
             member.process.join(1)
-            self.causes.append(Cause(rank, from_death(rank, self.host, member.process.exitcode), died=True))
+            call = str(read_slots(self.slots, len(self.ranks))[rank])
+            told = from_death(rank, self.host, member.process.exitcode, member.log, call)
+            self.causes.append(Cause(rank, told, died=True))
 
     def _pass_on_stop(self) -> None:
         if self._told_to_stop:
@@ -144,14 +148,14 @@ class Watch:
 
     def _look_for_hang(self) -> None:
         now = time.monotonic()
-        if self.causes or now - self._moved_s < self.hang_timeout_s / 2:
+        if self.causes or now < self._next_look_s:
             return
+        self._next_look_s = now + min(1.0, self.hang_timeout_s / 20)
         calls = read_slots(self.slots, len(self.ranks))
-        versions = tuple(call.version for call in calls)
-        if versions != self._versions:
-            newest = max((call.time_s for call in calls), default=now)
-            self._versions, self._moved_s = versions, max(self._moved_s, min(newest, now))
-        if now - self._moved_s >= self.hang_timeout_s:
+        seen = [(call.version, call.inside) for call in calls]
+        if seen != self._seen:
+            self._seen, self._moved_s = seen, now
+        elif now - self._moved_s >= self.hang_timeout_s:
             self._ask_for_stacks()
             self.causes.append(Cause(-1, from_hang(calls, now - self._moved_s, self.hang_timeout_s)))
 

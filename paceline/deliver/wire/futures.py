@@ -11,17 +11,14 @@ it.
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 
-from paceline.deliver.wire.record import Call
-
-Account = AbstractContextManager[object]
+from paceline.deliver.wire.record import Account, Call
 
 
-def watch(future: torch.futures.Future[Any], entry: Call, account: Account) -> None:
+def watch(future: torch.futures.Future[Any], entry: Call) -> None:
     """Closes the row when the future is done; books as blocked only the end of a backward pass."""
     entry.has_future = True
     task = torch._C._current_graph_task_id()
@@ -31,7 +28,7 @@ def watch(future: torch.futures.Future[Any], entry: Call, account: Account) -> N
     future.add_done_callback(lambda _: entry.complete())
     open_pass = _EndOfPass.current
     if open_pass is None or open_pass.task != task:
-        open_pass = _EndOfPass.current = _EndOfPass(task, account)
+        open_pass = _EndOfPass.current = _EndOfPass(task, entry.account)
         torch.autograd.Variable._execution_engine.queue_callback(open_pass.before)
     open_pass.entries.append(entry)
 

@@ -11,7 +11,6 @@ group also picks the backend by the device of the tensors, and refuses a device 
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from datetime import timedelta
 from typing import Any
 
@@ -21,6 +20,8 @@ import torch.distributed as dist
 from paceline.deliver.wire.futures import watch
 from paceline.deliver.wire.lost import explain
 from paceline.deliver.wire.record import Call, GroupRecorder
+
+_NO_TIMEOUT = timedelta(0)
 
 # Each verb under one name, whatever torch calls it in this release.
 VERBS: dict[str, str] = {
@@ -51,6 +52,16 @@ VERBS: dict[str, str] = {
 }
 
 
+_TENSOR_ARGUMENTS = {
+    "barrier": 0,
+    "all_reduce": 1,
+    "broadcast": 1,
+    "reduce": 1,
+    "send": 1,
+    "recv": 1,
+}  # else 2
+
+
 class Wire(dist.ProcessGroup):
     """A process group over ``inner``, which holds the backends.
 
@@ -58,21 +69,19 @@ class Wire(dist.ProcessGroup):
         inner: a plain torch group with a backend for each device type.
         backends: the same backends by device type, registered here too, so that torch finds their properties.
         record: numbers and times the calls.
-        timeout_s: the backends' own time-out, for messages.
     """
 
     def __init__(
-        self,
-        inner: dist.ProcessGroup,
-        backends: dict[str, tuple[Any, Any]],
-        record: GroupRecorder,
-        timeout_s: float,
+        self, inner: dist.ProcessGroup, backends: dict[str, tuple[Any, Any]], record: GroupRecorder
     ) -> None:
         super().__init__(inner.rank(), inner.size())  # type: ignore[call-arg]  # the stub lacks this form
-        self.inner, self.record, self.timeout_s = inner, record, timeout_s
-        self._backends = backends
+        self.inner, self.record, self._backends = inner, record, backends
         for device_type, (kind, backend) in backends.items():
             self._register_backend(torch.device(device_type), kind, backend)
+
+    def backend(self, device_type: str) -> Any:
+        """The backend itself, for what is not to be recorded."""
+        return self._backends[device_type][1]
 
     def get_group_store(self) -> dist.Store:
         return self.inner.get_group_store()
@@ -86,21 +95,20 @@ class Wire(dist.ProcessGroup):
 
 def _forward(method: str, verb: str) -> Callable[..., Any]:
     point_to_point = verb in ("send", "recv")
+    tensor_arguments = _TENSOR_ARGUMENTS.get(verb, 2)
 
     def call(self: Wire, *args: Any, **kwargs: Any) -> Any:
-        record = self.record
         pair = _pair(self, method, args) if point_to_point else ""
-        entry = record.begin(verb, payload_bytes(args), pair)
-        account = record.blocked(verb)
-        with account:
+        entry = self.record.begin(verb, payload_bytes(args, tensor_arguments), pair)
+        with entry.account:
             try:
                 work = getattr(self.inner, method)(*args, **kwargs)
             except RuntimeError as error:
-                raise (explain(error, str(entry), self.timeout_s) or error) from error
+                raise (explain(error, str(entry), entry.timeout_s) or error) from error
         if work is None:
             entry.close()
             return None
-        return TimedWork(work, entry, account, self.timeout_s)
+        return TimedWork(work, entry)
 
     call.__name__ = call.__qualname__ = method
     return call
@@ -114,23 +122,20 @@ for _method, _verb in VERBS.items():
 class TimedWork(dist.Work):
     """The backend's handle; ``wait`` is where a rank stands still."""
 
-    def __init__(
-        self, inner: dist.Work, entry: Call, account: AbstractContextManager[object], timeout_s: float
-    ) -> None:
+    def __init__(self, inner: dist.Work, entry: Call) -> None:
         super().__init__()
-        self.inner, self.entry, self._account, self._timeout_s = inner, entry, account, timeout_s
+        self.inner, self.entry = inner, entry
 
-    def wait(self, timeout: timedelta = timedelta(0)) -> bool:
+    def wait(self, timeout: timedelta = _NO_TIMEOUT) -> bool:
         entry = self.entry
-        clock = entry.clock
-        with self._account:
-            start = clock()
+        with entry.account:
+            start = entry.clock()
             try:
                 done = self.inner.wait(timeout) if timeout else self.inner.wait()
             except RuntimeError as error:
-                raise (explain(error, str(entry), self._timeout_s) or error) from error
+                raise (explain(error, str(entry), entry.timeout_s) or error) from error
             if entry.is_open:
-                end = clock()
+                end = entry.clock()
                 entry.wait_s = (start, end)
                 entry.complete(end)
                 entry.close()
@@ -139,11 +144,11 @@ class TimedWork(dist.Work):
     def get_future(self) -> torch.futures.Future[Any]:
         future = self.inner.get_future()
         if self.entry.is_open:
-            watch(future, self.entry, self._account)
+            watch(future, self.entry)
         return future
 
     def __del__(self) -> None:
-        entry: Call | None = getattr(self, "entry", None)
+        entry = self.__dict__.get("entry")
         if entry is not None and entry.is_open and not entry.has_future:
             entry.close()
 
@@ -172,21 +177,22 @@ class TimedWork(dist.Work):
         self.inner.block_current_stream()
 
 
-def payload_bytes(args: tuple[Any, ...]) -> int:
-    """The larger of what a rank hands in and what it gets: the first two arguments, tensors or lists of
-    them."""
-    largest = 0
-    for value in args[:2]:
-        largest = max(largest, _bytes(value))
-    return largest
+def payload_bytes(args: tuple[Any, ...], count: int = 2) -> int:
+    """The larger of what a rank hands in and what it gets: the first ``count`` arguments, tensors or (nested)
+    lists of them."""
+    if count == 0 or not args:
+        return 0
+    first = _bytes(args[0])
+    return first if count == 1 or len(args) < 2 else max(first, _bytes(args[1]))
 
 
 def _bytes(value: Any) -> int:
-    if isinstance(value, torch.Tensor):
-        return value.nbytes
-    if isinstance(value, list | tuple):
-        return sum(map(_bytes, value))
-    return 0
+    kind = type(value)
+    if kind is torch.Tensor:
+        return int(value.nbytes)
+    if kind is list or kind is tuple:
+        return _bytes(value[0]) if len(value) == 1 else sum(map(_bytes, value))
+    return int(value.nbytes) if isinstance(value, torch.Tensor) else 0
 
 
 def _pair(wire: Wire, method: str, args: tuple[Any, ...]) -> str:

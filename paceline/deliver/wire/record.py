@@ -20,11 +20,13 @@ from typing import Protocol
 from paceline.deliver.wire.slot import Slot
 from paceline.ledger.spans import CallRow
 
+Account = AbstractContextManager[object]
+
 
 class Books(Protocol):
     """What the wire needs of a ledger (:class:`paceline.ledger.spans.Ledger` has it)."""
 
-    def span(self, phase: str, reason: str, /) -> AbstractContextManager[object]: ...
+    def span(self, phase: str, reason: str, /) -> Account: ...
 
     def call(self, row: CallRow, /) -> None: ...
 
@@ -45,7 +47,7 @@ class CallRecorder:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._ledger, self.slot, self.clock = ledger, slot, clock
-        self.spans: dict[tuple[str, str], AbstractContextManager[object]] = {}
+        self._accounts: dict[tuple[str, str], Account] = {}
 
     @property
     def ledger(self) -> Books | None:
@@ -54,10 +56,18 @@ class CallRecorder:
     @ledger.setter
     def ledger(self, ledger: Books | None) -> None:
         self._ledger = ledger
-        self.spans.clear()
+        self._accounts.clear()
 
-    def group(self, name: str, axis: str = "world") -> GroupRecorder:
-        return GroupRecorder(self, name, axis)
+    def group(self, name: str, axis: str = "world", timeout_s: float = 0.0) -> GroupRecorder:
+        return GroupRecorder(self, name, axis, timeout_s)
+
+    def account(self, axis: str, op: str) -> Account:
+        """The span ``deliver``, ``axis/op``: opened while the rank stands still."""
+        try:
+            return self._accounts[axis, op]
+        except KeyError:
+            span = _NOTHING if self._ledger is None else self._ledger.span("deliver", f"{axis}/{op}")
+            return self._accounts.setdefault((axis, op), span)
 
     def at_step(self, step: int) -> None:
         """Tells the side process that step ``step`` has begun."""
@@ -72,53 +82,47 @@ class GroupRecorder:
     the same number although the other ranks see nothing.
     """
 
-    def __init__(self, recorder: CallRecorder, name: str, axis: str) -> None:
-        self.recorder, self.name, self.axis = recorder, name, axis
+    def __init__(self, recorder: CallRecorder, name: str, axis: str, timeout_s: float) -> None:
+        self.recorder, self.name, self.axis, self.timeout_s = recorder, name, axis, timeout_s
         self._seq: dict[str, int] = {}
 
     def begin(self, op: str, nbytes: int, pair: str = "") -> Call:
-        """The rank arrives. Opens nothing yet: :meth:`blocked` is the account while it stands still."""
+        """The rank arrives. Opens no account yet: that is ``call.account``, for as long as it stands
+        still."""
         name = f"{self.name}:{pair}" if pair else self.name
         seq = self._seq.get(name, 0)
         self._seq[name] = seq + 1
-        recorder = self.recorder
-        ticket = 0 if recorder.slot is None else recorder.slot.call(op, self.axis, name, seq)
-        return Call(recorder, self.axis, name, op, seq, nbytes, recorder.clock(), ticket)
-
-    def blocked(self, op: str) -> AbstractContextManager[object]:
-        """The span ``deliver``, ``axis/op``."""
-        try:
-            return self.recorder.spans[self.axis, op]
-        except KeyError:
-            ledger = self.recorder.ledger
-            span = _NOTHING if ledger is None else ledger.span("deliver", f"{self.axis}/{op}")
-            return self.recorder.spans.setdefault((self.axis, op), span)
+        return Call(self, name, op, seq, nbytes)
 
 
 class Call:
-    """One collective on one rank, from arrival to completion."""
+    """One collective on one rank, from arrival to completion.
+
+    Attributes:
+        account: what to open while the rank stands still for it.
+        start_s, end_s: arrival and completion; ``end_s`` is 0 until it is known.
+        wait_s: when the rank stood still for it, in ``wait()`` or at the end of a backward pass.
+        has_future: somebody took its future, which will close the row.
+    """
 
     __slots__ = (
-        "_open", "_recorder", "_ticket", "axis", "clock", "end_s", "group", "has_future", "nbytes",
-        "op", "seq", "start_s", "wait_s",
+        "_open", "_recorder", "_ticket", "account", "axis", "clock", "end_s", "group", "has_future",
+        "nbytes", "op", "seq", "start_s", "timeout_s", "wait_s",
     )  # fmt: skip
 
-    def __init__(
-        self,
-        recorder: CallRecorder,
-        axis: str,
-        group: str,
-        op: str,
-        seq: int,
-        nbytes: int,
-        start_s: float,
-        ticket: int = 0,
-    ) -> None:
-        self._recorder, self._ticket, self.clock, self.has_future = recorder, ticket, recorder.clock, False
-        self.axis, self.group, self.op, self.seq, self.nbytes = axis, group, op, seq, nbytes
-        self.start_s, self.end_s = start_s, 0.0
+    def __init__(self, made_by: GroupRecorder, group: str, op: str, seq: int, nbytes: int) -> None:
+        recorder = self._recorder = made_by.recorder
+        self.axis = axis = made_by.axis
+        self.timeout_s = made_by.timeout_s
+        self.group, self.op, self.seq, self.nbytes = group, op, seq, nbytes
+        self.account = recorder.account(axis, op)
         self.wait_s: tuple[float, float] | None = None
+        self.has_future = False
+        self.end_s = 0.0
         self._open = [True]  # list.pop is atomic: two threads may end a call, one of them writes it
+        self._ticket = 0 if recorder.slot is None else recorder.slot.call(op, axis, group, seq)
+        self.clock = recorder.clock
+        self.start_s = self.clock()
 
     def __str__(self) -> str:
         return f"{self.op} #{self.seq} on {self.axis} ({self.group})"
@@ -127,10 +131,10 @@ class Call:
     def is_open(self) -> bool:
         return bool(self._open)
 
-    def complete(self, now: float | None = None) -> None:
+    def complete(self, now: float = 0.0) -> None:
         """The data has arrived; from any thread, any number of times, the first counts."""
         if not self.end_s:
-            self.end_s = self.clock() if now is None else now
+            self.end_s = now or self.clock()
 
     def close(self) -> None:
         """Writes the row, once; completes the call if nobody has."""
@@ -139,12 +143,12 @@ class Call:
         except IndexError:
             return
         self.complete()
-        recorder = self._recorder
-        if recorder.slot is not None:
-            recorder.slot.left(self._ticket)
-        if recorder.ledger is not None:
+        slot, ledger = self._recorder.slot, self._recorder.ledger
+        if slot is not None:
+            slot.left(self._ticket)
+        if ledger is not None:
             start, end = self.wait_s or (None, None)
-            recorder.ledger.call(
+            ledger.call(
                 CallRow(
                     self.axis,
                     self.group,

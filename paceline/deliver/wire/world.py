@@ -9,6 +9,7 @@ meets the dead.
 
 from __future__ import annotations
 
+import threading
 import time
 import zlib
 from collections.abc import Mapping, Sequence
@@ -21,6 +22,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from paceline.deliver.wire.forget import forget_meshes
 from paceline.deliver.wire.group import Wire
+from paceline.deliver.wire.lost import explain
 from paceline.deliver.wire.record import CallRecorder
 from paceline.ledger.outcome import Exit, Failed, Refused
 
@@ -73,6 +75,14 @@ class World:
             self.name_axis(mesh.get_group(axis), axis)
         return mesh
 
+    def wait_for_the_last(self) -> None:
+        """Nobody goes on before everybody is connected: a rank that had nothing to send could otherwise be
+        gone while its peers still connect to it. Over the sockets and not the store, which may end with rank
+        0."""
+        wire = dist.group.WORLD
+        assert isinstance(wire, Wire)
+        wire.backend("cpu").barrier().wait()
+
     def at_step(self, step: int) -> None:
         self.recorder.at_step(step)
 
@@ -99,8 +109,8 @@ class World:
             inner._register_backend(torch.device(device_type), kind, backend)
         inner._set_default_backend(backends[self.device_type][0])
         members = options.global_ranks_in_group or range(self.size)
-        record = self.recorder.group(self._group_name(members))
-        return Wire(inner, backends, record, timeout.total_seconds())
+        record = self.recorder.group(self._group_name(members), timeout_s=timeout.total_seconds())
+        return Wire(inner, backends, record)
 
     def _group_name(self, members: Sequence[int]) -> str:
         """``0-6:2``; the second group of the same ranks is ``0-6:2#2``. The same on each member."""
@@ -157,29 +167,57 @@ def open_world(seat: Seat, device_type: str, recorder: CallRecorder, timeout_s: 
             world_size=seat.world_size,
             timeout=timedelta(seconds=timeout_s),
         )
-    except BaseException:
-        _open = None
+        world.wait_for_the_last()
+    except BaseException as error:
+        world.close()
+        if isinstance(error, RuntimeError):
+            raise (explain(error, "the meeting", timeout_s) or error) from error
         raise
     world.store = store
     return world
 
 
 def _meet(seat: Seat, timeout_s: float) -> dist.TCPStore:
+    """The store, served by rank 0, joined by the others.
+
+    Title of the hard why: *a bound socket accepts before anybody serves it*. torch's client connects to it
+    and then waits without a limit for the first answer, which never comes when rank 0 is missing. So the
+    others join on a thread, and leave it behind when the time is up.
+    """
+    made: list[dist.TCPStore] = []
+    failed: list[BaseException] = []
+
+    def join() -> None:
+        try:
+            made.append(_store(seat, timeout_s))
+        except BaseException as error:
+            failed.append(error)
+
+    if seat.rank == 0:
+        return _store(seat, timeout_s)
+    thread = threading.Thread(target=join, name="paceline-meet", daemon=True)
+    thread.start()
+    thread.join(timeout_s)
+    if made:
+        return made[0]
+    raise _missing(
+        [0], seat, timeout_s, str(failed[0]).splitlines()[0] if failed else "its store does not answer"
+    )
+
+
+def _store(seat: Seat, timeout_s: float) -> dist.TCPStore:
     serves = seat.rank == 0
     if serves and seat.store_fd is None:
         raise ValueError("rank 0 serves the store on a socket that was bound before; its seat has none")
-    try:
-        return dist.TCPStore(
-            seat.store_host,
-            seat.store_port,
-            seat.world_size,
-            is_master=serves,
-            timeout=timedelta(seconds=timeout_s),
-            wait_for_workers=False,
-            master_listen_fd=seat.store_fd if serves else None,
-        )
-    except dist.DistError as error:
-        raise _missing([0], seat, timeout_s, str(error).splitlines()[0]) from error
+    return dist.TCPStore(
+        seat.store_host,
+        seat.store_port,
+        seat.world_size,
+        is_master=serves,
+        timeout=timedelta(seconds=timeout_s),
+        wait_for_workers=False,
+        master_listen_fd=seat.store_fd if serves else None,
+    )
 
 
 def _wait_for_all(store: dist.Store, seat: Seat, timeout_s: float) -> None:
