@@ -21,7 +21,9 @@ class Stopper:
     """``with Stopper() as stopper:`` handles both signals inside; ``stopper()`` is the reason to stop, or
     ``None``.
 
-    The second signal raises :class:`SystemExit` with 130 or 143, from wherever the main thread is.
+    The second signal raises :class:`SystemExit` with 130 or 143, from wherever the main thread is. One inside
+    another leaves the handling to the outer one, so that a caller who starts ranks again after a failure can hold
+    one around all attempts, give it to each as ``stop``, and lose no Ctrl-C between them.
     """
 
     def __init__(self, also: Stop = lambda: None) -> None:
@@ -35,7 +37,8 @@ class Stopper:
         return self.reason
 
     def __enter__(self) -> Stopper:
-        if threading.current_thread() is threading.main_thread():
+        outer = getattr(signal.getsignal(signal.SIGINT), "__self__", None)
+        if threading.current_thread() is threading.main_thread() and not isinstance(outer, Stopper):
             for number in _HANDLED:
                 if signal.getsignal(number) is not signal.SIG_IGN:
                     self._before[number] = signal.signal(number, self._handle)

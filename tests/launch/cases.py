@@ -94,3 +94,43 @@ def collectives(payload: dict[str, Any], place: Place, emit: Emit, stop: Stop) -
         time.sleep(payload.get("pause", 0.0))
     world.close()
     return {"sum": x[0].item(), "pid": os.getpid()}
+
+
+def listening(payload: dict[str, Any], place: Place, emit: Emit, stop: Stop) -> dict[str, Any]:
+    """The listening sockets of this process while its world is open."""
+    from paceline.deliver.wire.record import CallRecorder
+    from paceline.deliver.wire.world import open_world
+    from tests.launch.sockets import listeners
+
+    world = open_world(place, "cpu", CallRecorder(), place.timeout_s)
+    emit({"kind": "event", "event": "open"})
+    found = listeners()
+    world.wait_for_the_last()
+    world.close()
+    return {"listeners": found}
+
+
+def wrong_size(payload: dict[str, Any], place: Place, emit: Emit, stop: Stop) -> dict[str, Any]:
+    import torch
+    import torch.distributed as dist
+
+    from paceline.deliver.wire.record import CallRecorder
+    from paceline.deliver.wire.slot import Slot
+    from paceline.deliver.wire.world import open_world
+
+    assert place.slot is not None
+    open_world(place, "cpu", CallRecorder(None, Slot(place.slot, place.rank)), place.timeout_s)
+    dist.all_reduce(torch.ones(4 if place.rank else 4096))
+    return {}
+
+
+def threads_now(payload: dict[str, Any], place: Place, emit: Emit, stop: Stop) -> dict[str, Any]:
+    import torch
+
+    if payload.get("fail"):
+        raise ValueError("planted")
+    return {"threads": torch.get_num_threads()}
+
+
+def whole_answer(payload: dict[str, Any], place: Place, emit: Emit, stop: Stop) -> dict[str, Any]:
+    return {"bad": object()}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import time
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,6 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from paceline.deliver.wire.world import World
 from paceline.ledger.spans import Ledger
+from tests.launch.sockets import listeners
 
 
 def add_up(world: World, start: float = 0.0) -> list[float]:
@@ -212,23 +212,10 @@ def late_peer(world: World) -> str:
     return "no error"
 
 
-def listeners(world: World) -> list[str]:
-    """Local addresses of every listening TCP socket of this process, with groups of a mesh open."""
+def open_ports(world: World) -> list[str]:
+    """Every listening TCP socket of this process, with the groups of a mesh open."""
     world.mesh({"dp": 2, "fsdp": world.size // 2})
-    inodes = set()
-    for link in Path("/proc/self/fd").iterdir():
-        try:
-            target = os.readlink(link)
-        except OSError:
-            continue
-        if target.startswith("socket:["):
-            inodes.add(target[8:-1])
-    found = []
-    for table in ("tcp", "tcp6"):
-        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
-            fields = line.split()
-            if fields[3] == "0A" and fields[9] in inodes:
-                found.append(f"{table} {fields[1].split(':')[0]}")
+    found = listeners()
     dist.barrier()
     return found
 

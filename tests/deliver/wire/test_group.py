@@ -122,9 +122,9 @@ def test_exit_codes_of_the_three_troubles() -> None:
 
 
 def test_no_port_is_open_beyond_the_loopback(ranks: RankPool) -> None:
-    found: list[list[str]] = ranks(4).run(f"{CASES}:listeners")
+    found: list[list[str]] = ranks(4).run(f"{CASES}:open_ports")
     assert all(addresses for addresses in found), (
         "gloo listens somewhere, or the test looks in the wrong place"
     )
     addresses: set[Any] = {address for rank in found for address in rank}
-    assert addresses == {"tcp 0100007F"}
+    assert addresses == {"tcp 127.0.0.1"}
