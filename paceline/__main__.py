@@ -20,7 +20,7 @@ def main() -> NoReturn:
 def _leave(code: int) -> NoReturn:
     """Ends the process; one that only read and answered ends without being taken apart.
 
-    The interpreter takes a hundred thousand objects of imported schemas apart one by one, a fifth of the time of
+    The interpreter takes the objects of imported schemas apart one by one, which is a fifth of the time of
     ``paceline plan``. A process that trained, or started others, has things to close and ends as usual.
     """
     if "torch" in sys.modules or "multiprocessing" in sys.modules or "concurrent.futures" in sys.modules:

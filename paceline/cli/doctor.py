@@ -64,6 +64,7 @@ def examine() -> list[Finding]:
         *_packages(),
         *_backends(probe),
         *_devices(probe),
+        _measured(),
         *_disk(),
         *_extras(),
         *_leftovers(),
@@ -151,6 +152,17 @@ def _devices(probe: dict[str, Any] | str) -> list[Finding]:
             )
         )
     return [*lines, Finding("devices", "ok", f"cpu, {_cores()} cores")]
+
+
+def _measured() -> Finding:
+    from paceline.api.plan import measured_here
+
+    found = measured_here()
+    if found is None:
+        return Finding(
+            "measured", "note", "this machine was not measured yet; the first `paceline train` does it"
+        )
+    return Finding("measured", "ok", f"this machine was measured at {found.at}, with torch {found.torch}")
 
 
 def _disk() -> list[Finding]:

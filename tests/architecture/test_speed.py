@@ -1,8 +1,8 @@
 """What answers at once stays quick, and what needs no torch never imports it.
 
-Budgets are of a quiet machine. Time is counted as the CPU seconds of the process (a program of one thread that
-waits for nothing takes no longer), the fastest of five, and the budget grows by as much as a fixed piece of
-work of the same kind (start, and import typer) takes longer here than on the quiet machine.
+Budgets are of a quiet machine. Time is counted as the CPU seconds of the process (a program of one thread
+that waits for nothing takes no longer), the fastest of five, and the budget grows by as much as a fixed piece
+of work of the same kind (start, and import typer) takes longer here than on the quiet machine.
 """
 
 from __future__ import annotations

@@ -1,0 +1,73 @@
+"""``pl.plan`` and the questions that ``paceline plan`` asks with it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import paceline as pl
+from paceline.api.plan import parse_counts, parse_what_if, scale_by
+from tests.api.measured import plant
+
+
+@pytest.fixture
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> pl.Job:
+    monkeypatch.setattr("paceline.api.plan.cache_folder", lambda: tmp_path)
+    plant(tmp_path)
+    (tmp_path / "a.txt").write_text("word " * 4000)
+    path = tmp_path / "job.toml"
+    path.write_text('data.train = "a.txt"\nmodel.preset = "tiny"\ntrain.steps = 20\n')
+    return pl.Job.load(path)
+
+
+def test_this_machine_is_planned_from_its_measurement(job: pl.Job) -> None:
+    found = pl.plan(job)
+    assert found.measured_at == "2026-11-30T00:00:00Z"
+    assert found.best.layout == found.layout
+    assert str(pl.plan(job, layout="single").layout.replace(mbs=None)) == "single"
+
+
+def test_another_cluster_by_name(job: pl.Job) -> None:
+    assert pl.plan(job, cluster="8xH100-SXM-80GB").cluster.world == 8
+    with pytest.raises(pl.Refused) as caught:
+        pl.plan(job, cluster="8xH1000")
+    assert caught.value.exit_code == 2
+
+
+def test_scale_gives_cost_and_speed_up_by_device_count(job: pl.Job) -> None:
+    rows = scale_by(job, [1, 2, 8], cluster="8xH100-SXM-80GB")
+    assert [row["devices"] for row in rows] == [1, 2, 8]
+    assert rows[0]["speed_up"] == 1.0
+    assert all(row["usd"] is not None for row in rows)
+    assert pl.Layout.parse(rows[0]["layout"]).world_size == 1
+
+
+def test_scale_says_what_is_refused(job: pl.Job) -> None:
+    rows = scale_by(job.replace({"model.preset": "llama-3.1-8b"}), [1, 8], cluster="8xH100-SXM-80GB")
+    assert rows[0]["exit_code"] == 11
+    assert rows[1]["speed_up"] == 1.0
+
+
+@pytest.mark.parametrize("text", ["", "1,,2", "0", "two", "1.5", "-1"])
+def test_counts_are_whole_numbers_above_zero(text: str) -> None:
+    with pytest.raises(pl.Refused) as caught:
+        parse_counts(text)
+    assert caught.value.exit_code == 2
+
+
+def test_counts_are_sorted_and_each_once() -> None:
+    assert parse_counts("8, 1,2,8") == [1, 2, 8]
+
+
+@pytest.mark.parametrize(
+    ("words", "asked"),
+    [
+        (["devices=4,8"], {"devices": [4, 8]}),
+        (["link.inter=400Gbit"], {"link.inter": ["400Gbit"]}),
+        (["layout.use=fsdp=2,mbs=4", "layout.use=dp=2"], {"layout.use": ["fsdp=2,mbs=4", "dp=2"]}),
+        (['train.precision="fp32"', "hosts=1,2"], {"train.precision": ["fp32"], "hosts": [1, 2]}),
+    ],
+)
+def test_what_if_words(words: list[str], asked: dict[str, list[object]]) -> None:
+    assert parse_what_if(words) == asked
