@@ -33,8 +33,8 @@ def run_names(incomplete: str) -> Iterable[str]:
 
 @_silent
 def job_words(incomplete: str) -> Iterable[str]:
-    folder = Path(incomplete).parent if "/" in incomplete else Path()
-    prefix = "" if folder == Path() else f"{folder}/"
+    above, slash, _ = incomplete.rpartition("/")
+    folder, prefix = Path(above + slash), above + slash
     if folder.is_dir():
         for entry in sorted(folder.iterdir()):
             if entry.is_dir() and not entry.name.startswith("."):
