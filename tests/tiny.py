@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from paceline.job import Job  # noqa
+from paceline.job import Job
 from paceline.job.presets import ModelWidths
 
 VOCAB, LENGTH, BATCH = 101, 16, 8
@@ -43,7 +43,9 @@ def tiny_job(**changes: Any) -> Job:
     return Job(model="tiny", data={"train": "corpus.txt"}).replace({**base, **keys})
 
 
-def ragged_batches(steps: int, *, documents: bool, seed: int = 0, rows: int = BATCH) -> list[dict[str, Tensor]]:
+def ragged_batches(
+    steps: int, *, documents: bool, seed: int = 0, rows: int = BATCH
+) -> list[dict[str, Tensor]]:
     """Global batches [rows, 16] with unequal counts of valid tokens per row, one row without any.
 
     With ``documents`` several documents share a row, and attention and positions restart at their borders.

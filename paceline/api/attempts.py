@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -53,6 +54,7 @@ def run_attempts(
                 "kind": "event",
                 "step": 0 if newest is None else int(newest.name.rpartition("-")[2]),
                 "attempt": brief.attempt,
+                "time_s": round(time.time() - brief.started_unix_s, 4),
                 "event": "restart",
                 "detail": {"cause": error.message, "from": "the beginning" if newest is None else newest.name},
             }

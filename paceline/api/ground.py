@@ -75,6 +75,7 @@ def settle(job: Job, layout: str, say: Say, progress: Callable[[dict[str, Any]],
     """
     from paceline.api.measure import measured_or_measure
     from paceline.compute.data.baseline import baselines
+    from paceline.compute.data.batches import refuse_before_start
     from paceline.compute.data.prepare import prepare
     from paceline.compute.data.spec import DataSpec
     from paceline.plan.search import plan
@@ -93,6 +94,7 @@ def settle(job: Job, layout: str, say: Say, progress: Callable[[dict[str, Any]],
         tokens=prepared.tokens,
         vocab_size=prepared.vocab,
     )
+    refuse_before_start(job, prepared, found.layout.data_degree)
     simple = baselines(prepared)
     return Ground(
         job, machine, cluster, measured, prepared, found, {n: simple[n] for n in ("unigram", "trigram")}

@@ -19,6 +19,7 @@ from paceline.ledger.outcome import Exit, Refused
 from paceline.ledger.status import Status
 from paceline.plan.model import flops_per_token
 from paceline.recipes.brief import Brief
+from paceline.recover.steps import check_store
 
 Say = Callable[[str, str], None]
 
@@ -32,6 +33,7 @@ def begin(target: Target, loaded: Loaded, ground: Ground, root: Path, name: str)
     folder = target.folder or create(root, name)
     if target.resumes:
         _check_same_data(folder, target, ground)
+    check_store(folder.checkpoints, int(ground.plan.disk.get("checkpoint", 0)))
     started_s = target.started_unix_s or time.time()
     Status(
         state="preparing",

@@ -5,8 +5,7 @@ An axis file has one verb, ``apply``, of one signature: (model, units, mesh, pre
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -21,10 +20,8 @@ class Precision:
     reduce: torch.dtype
 
 
-@contextmanager
-def nothing(first: bool, last: bool) -> Iterator[None]:
+def nothing(first: bool, last: bool) -> None:
     """A micro-batch that needs no care: one device."""
-    yield
 
 
 @dataclass(frozen=True)
@@ -34,14 +31,14 @@ class Delivery:
     Args:
         model: the bare model; its parameters have the model's own names and may be sharded.
         module: what the forward calls: the model, or a wrapper around it.
-        micro_batch: context around forward and backward of one micro-batch, told whether it is the step's
-            first and last; gradients are complete, summed over all ranks, when the last one has ended.
+        before: call before the forward of each micro-batch, with whether it is the step's first and last;
+            gradients are complete, summed over all ranks, after the backward of the last.
         settle: call after forwards without a backward (evaluation): weights gathered for them are dropped.
     """
 
     model: nn.Module
     module: nn.Module
-    micro_batch: Callable[[bool, bool], AbstractContextManager[None]] = nothing
+    before: Callable[[bool, bool], None] = nothing
     settle: Callable[[], None] = lambda: None
 
 

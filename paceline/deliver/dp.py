@@ -11,8 +11,7 @@ and books the wait. DDP's own wait is in C++, where no account is kept.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.distributed as dist
@@ -42,15 +41,10 @@ def apply(model: nn.Module, units: Sequence[nn.Module], mesh: Mesh, precision: P
     )
     module.register_comm_hook(None, _sum_hook(group, precision.reduce))
 
-    @contextmanager
-    def micro_batch(first: bool, last: bool) -> Iterator[None]:
-        if last:
-            yield
-        else:
-            with module.no_sync():
-                yield
+    def before(first: bool, last: bool) -> None:
+        module.require_backward_grad_sync = last  # what no_sync() does, without a context around the step
 
-    return Delivery(model, module, micro_batch)
+    return Delivery(model, module, before)
 
 
 def _sum_hook(group: dist.ProcessGroup, reduce: torch.dtype) -> Hook:

@@ -15,8 +15,7 @@ summed over dp, once a step.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 from torch import nn
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
@@ -49,18 +48,16 @@ def apply(model: nn.Module, units: Sequence[nn.Module], mesh: Mesh, precision: P
 
     root = parts[0]
 
-    @contextmanager
-    def micro_batch(first: bool, last: bool) -> Iterator[None]:
+    def before(first: bool, last: bool) -> None:
         root.set_is_last_backward(last)
         root.set_reshard_after_backward(zero == "zero3" or last)
         if zero == "zero1":
             root.set_requires_gradient_sync(last)
         else:
             root.set_requires_all_reduce(last)
-        yield
 
     def settle() -> None:
         for part in parts:
             part.reshard()
 
-    return Delivery(model, model, micro_batch, settle)
+    return Delivery(model, model, before, settle)

@@ -140,7 +140,7 @@ class PacelineError(Exception):
 
 
 class Refused(PacelineError):
-    """Refused before anything was changed: the job, the data, the layout or the checkpoint is not acceptable."""
+    """Refused before anything was changed: job, data, layout or checkpoint is not acceptable."""
 
 
 class Failed(PacelineError):

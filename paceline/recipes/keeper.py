@@ -8,6 +8,7 @@ from typing import Any
 
 import torch.distributed as dist
 
+from paceline.deliver.device import Device
 from paceline.job.interval import Interval
 from paceline.ledger.outcome import Exit, Refused
 from paceline.recipes.assemble import Assembly
@@ -29,6 +30,7 @@ class Keeper:
     feed: Feed
     keep_every: int | None
     world: dist.ProcessGroup | None
+    device: Device
     start: int = 0
     last: Saved | None = field(default=None)
 
@@ -65,11 +67,14 @@ class Keeper:
             keep=self.brief.job.checkpoint.keep,
             keep_every=self.keep_every,
             attempt=self.brief.attempt,
+            device=self.device.torch,
         )
         return self.last
 
 
-def resume(brief: Brief, built: Assembly, world: dist.ProcessGroup | None) -> dict[str, Any]:
+def resume(
+    brief: Brief, built: Assembly, world: dist.ProcessGroup | None, device: Device
+) -> dict[str, Any]:
     """Fill model and optimizer from the brief's checkpoint; its scalars, or {} for a fresh start.
 
     Raises:
@@ -78,7 +83,7 @@ def resume(brief: Brief, built: Assembly, world: dist.ProcessGroup | None) -> di
     if brief.resume is None:
         return {}
     state = collect(built.model, built.optimizer)
-    read(brief.resume, state, world=world)
+    read(brief.resume, state, world=world, device=device.torch)
     apply(state, built.model, built.optimizer)
     return dict(state.scalars)
 

@@ -123,12 +123,12 @@ def _assemble(
         phases.check_plan(brief, prepared.vocab)
     feed = Feed(job, prepared, mesh, device, brief.layout.mbs)
     built = assemble(job, job.model.widths(prepared.vocab), brief.precision, mesh, device)
-    scalars = resume(brief, built, mesh.everyone)
+    scalars = resume(brief, built, mesh.everyone, device)
     start = int(scalars.get("step", 0))
     feed.start_at(start, int(scalars.get("position", 0)))
     schedule = _schedule(brief, feed)
     keeper = Keeper(
-        brief, built, schedule, feed, steps_of(job.checkpoint.keep_every, feed), mesh.everyone, start=start
+        brief, built, schedule, feed, steps_of(job.checkpoint.keep_every, feed), mesh.everyone, device, start
     )
     report = _reporter(brief, emit) if number == 0 else _silent
     telemetry = Telemetry(

@@ -82,10 +82,12 @@ class EveryStep:
         Returns:
             The step's result; when its ``verdict`` says stop, the weights have not been touched.
         """
-        totals = self._reduce((local.valid_tokens, local.target_bytes, local.rows, *carried), "counts")
+        with self.ledger.span("update", "counts"):
+            totals = self._vector((local.valid_tokens, local.target_bytes, local.rows, *carried))
+        self.mesh.sum(totals)
         loss_sum = self._forward_backward(micro_batches, totals[0])
-        gradients = [p.grad for p in self.parameters if p.grad is not None]
         with self.ledger.span("update", "norm"):
+            gradients = [p.grad for p in self.parameters if p.grad is not None]
             squares = local_square_sum(gradients, self.mesh.world_size).to(loss_sum.device)
             second = torch.cat((torch.stack((squares, loss_sum)), self._vector(decisions)))
         self.mesh.sum(second)
@@ -93,34 +95,30 @@ class EveryStep:
             square_sum, loss_total, *decided = second.tolist()
             valid, target_bytes, rows, *rest = totals.tolist()
             loss, norm = loss_total / max(valid, 1.0), math.sqrt(square_sum)
-        verdict = judge(loss, norm)
-        if verdict is None:
-            with self.ledger.span("update", "optimizer"):
+            verdict = judge(loss, norm)
+        with self.ledger.span("update", "optimizer"):
+            if verdict is None:
                 scale_gradients(gradients, norm, self.max_grad_norm)
                 set_learning_rate(self.optimizer, rate)
                 self.optimizer.step()
-        with self.ledger.span("update", "optimizer"):
             self.optimizer.zero_grad(set_to_none=True)
-        return StepResult(loss, norm, Counts(valid, target_bytes, rows), tuple(rest), tuple(decided), verdict)
+            return StepResult(loss, norm, Counts(valid, target_bytes, rows), tuple(rest), tuple(decided), verdict)
 
     def _forward_backward(self, micro_batches: Sequence[Mapping[str, Tensor]], valid_tokens: Tensor) -> Tensor:
         """Gradients of the global mean loss, summed over micro-batches and ranks; returns Σ loss here, float64."""
-        divisor = valid_tokens.clamp(min=1.0)
-        loss_sum = torch.zeros((), dtype=torch.float64, device=divisor.device)
+        with self.ledger.span("compute", "forward"):
+            divisor = valid_tokens.clamp(min=1.0)
+            loss_sum = torch.zeros((), dtype=torch.float64, device=divisor.device)
         last = len(micro_batches) - 1
         for i, batch in enumerate(micro_batches):
-            with self.delivery.micro_batch(i == 0, i == last):
-                with self.ledger.span("compute", "forward"):
-                    loss = micro_batch_loss(self.delivery.module, batch)
-                with self.ledger.span("compute", "backward"):
-                    (loss / divisor.to(loss.dtype)).backward()
+            with self.ledger.span("deliver", "set-up"):
+                self.delivery.before(i == 0, i == last)
+            with self.ledger.span("compute", "forward"):
+                loss = micro_batch_loss(self.delivery.module, batch)
                 loss_sum += loss.detach()
+            with self.ledger.span("compute", "backward"):
+                (loss / divisor.to(loss.dtype)).backward()
         return loss_sum
-
-    def _reduce(self, values: Sequence[float], why: str) -> Tensor:
-        with self.ledger.span("update", why):
-            vector = self._vector(values)
-        return self.mesh.sum(vector)
 
     def _vector(self, values: Sequence[float]) -> Tensor:
         return torch.tensor(values, dtype=torch.float64).to(self.device.torch)

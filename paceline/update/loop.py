@@ -66,9 +66,11 @@ def train(
             micro_batches, counts = hooks.batches(step)
         with ledger.span("update", "decide"):
             decisions = _decide(hooks, eval_due, save_due) if rank == 0 else (0.0, 0.0, 0.0)
-        rate = schedule.rate(step)
+            rate = schedule.rate(step)
         result = policy.step(micro_batches, counts, rate, telemetry.carried, decisions)
-        telemetry.step(step, rate, result, ledger.close_step(step))
+        accounts = ledger.close_step(step)
+        with ledger.span("update", "rows"):
+            telemetry.step(step, rate, result, accounts)
         if result.verdict is not None:
             return End(step - 1, verdict=result.verdict)
 

@@ -251,7 +251,6 @@ LATER = [  # text, key, number
     ('data.train = ["a.txt", "data.py:rows"]', "data.train", "06"),
     ('data.eval = "https://example.org/x.txt"', "data.eval", "06"),
     ('data.tokenizer = "openai/gpt2"', "data.tokenizer", "06"),
-    ('data.packing = "none"', "data.packing", "06"),
     ('data.placement = "local"', "data.placement", "08"),
     ('checkpoint.store = "s3://bucket/x"', "checkpoint.store", "04"),
     ("checkpoint.memory_copies = 1", "checkpoint.memory_copies", "04"),

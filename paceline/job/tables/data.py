@@ -35,7 +35,6 @@ class DataTable(Table):
     packing: Literal["concat", "masked", "none"] = key(
         "concat",
         "documents joined; joined with attention inside a document; one document a row",
-        later={"none": "06"},
         shown="concat; chat: masked",
     )
     text_field: str = key("text", "field of a jsonl row that holds the text", form="str", min_length=1)
