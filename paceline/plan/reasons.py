@@ -33,6 +33,8 @@ def reason(
             over = {"memory": "does not fit one device", "deadline": "is late on one device"}
             why = f"it {over.get(single.kind, 'is too dear on one device')}"
             why += f" ({single.value:.3g} of {single.limit:.3g} {single.unit})"
+    if best.scope == "cluster" and "host" in scopes:
+        why += f"; one host ({bare(scopes['host'])}) is {_times(question, scopes['host'], best)}"
     place = "one host, no cluster needed" if best.scope == "host" else f"{best.layout.world_size} devices"
     return f"{place}: {why}{_idle(question, best)}"
 
