@@ -1,5 +1,5 @@
-"""The types of the public names. Not in ``__init__.py``: the import contract reads that file, and what a phase
-imports must not reach the API through the root of the package."""
+"""The types of the public names. Not in ``__init__.py``: the import contract reads that file, and what a
+phase imports must not reach the API through the root of the package."""
 
 from paceline.api.absent import claim as claim
 from paceline.api.absent import diagnose as diagnose
