@@ -87,4 +87,9 @@ def train(weights: dict[str, Tensor], c: dict, batches: list[dict[str, Tensor]],
         optimizer.step()
         losses.append(float(loss.detach()))
         norms.append(norm)
-    return {"losses": losses, "norms": norms, "first": first, "weights": {n: p.detach() for n, p in w.items()}}
+    return {
+        "losses": losses,
+        "norms": norms,
+        "first": first,
+        "weights": {n: p.detach() for n, p in w.items()},
+    }

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 ENTRY = "paceline.recipes.rank:run"
 RESTARTABLE = frozenset({Exit.RANK_DIED, Exit.HUNG, Exit.PEERS})
-INNER_SHARE = 0.8  # of restart.hang_timeout: ranks give up on a collective before the launcher gives up on them
+INNER_SHARE = (
+    0.8  # of restart.hang_timeout: ranks give up on a collective before the launcher gives up on them
+)
 
 
 def run_attempts(
@@ -56,7 +58,10 @@ def run_attempts(
                 "attempt": brief.attempt,
                 "time_s": round(time.time() - brief.started_unix_s, 4),
                 "event": "restart",
-                "detail": {"cause": error.message, "from": "the beginning" if newest is None else newest.name},
+                "detail": {
+                    "cause": error.message,
+                    "from": "the beginning" if newest is None else newest.name,
+                },
             }
             _write(brief, row)
             on_message(row)

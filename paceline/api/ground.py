@@ -48,7 +48,11 @@ class Ground:
             return self.cluster.accelerator.peak_flops.get(precision)
         if self.measured is None:
             return None
-        rows = [r for r in self.measured.matmul if r["precision"] == precision and r["threads"] == self.threads_per_rank]
+        rows = [
+            r
+            for r in self.measured.matmul
+            if r["precision"] == precision and r["threads"] == self.threads_per_rank
+        ]
         return max((float(r["flops_per_s"]) for r in rows), default=None)
 
     def hashes(self) -> dict[str, str]:
@@ -85,7 +89,9 @@ def settle(job: Job, layout: str, say: Say, progress: Callable[[dict[str, Any]],
     refuse_elsewhere(cluster)
     measured = measured_or_measure(machine, say) if cluster.is_cpu else None
     job = decide_precision(job, measured, cluster)
-    prepared = prepare(DataSpec.from_job(job), cache_folder() / "data", progress=progress, workers=machine.cores)
+    prepared = prepare(
+        DataSpec.from_job(job), cache_folder() / "data", progress=progress, workers=machine.cores
+    )
     found = plan(
         job,
         cluster=cluster,

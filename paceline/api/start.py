@@ -145,7 +145,8 @@ def _manifest(loaded: Loaded, ground: Ground) -> dict[str, object]:
         evaluation_set=f"{held_out}: {prepared.eval_documents} documents, {prepared.eval_tokens} tokens",
         evaluation_hash=prepared.hash,
         baselines={
-            name: {k: v for k, v in found.items() if v is not None} for name, found in ground.baselines.items()
+            name: {k: v for k, v in found.items() if v is not None}
+            for name, found in ground.baselines.items()
         },
         hardware_assumed=ground.plan.to_dict()["cluster"],
         hardware_found={

@@ -97,14 +97,18 @@ def _run(brief: Brief, ground: Ground, board: _Board) -> Run:
         heart.end("failed", error.exit_code, error.message)
         board.close(folder)
         raise
-    except BaseException as error:  # a second Ctrl-C, or a fault of our own: the status must not say `running`
+    except (
+        BaseException
+    ) as error:  # a second Ctrl-C, or a fault of our own: the status must not say `running`
         code = error.code if isinstance(error, SystemExit) and isinstance(error.code, int) else Exit.FAULT
         heart.end("failed", int(code), f"{type(error).__name__}: {error}")
         board.close(folder)
         raise
     heart.beat(step=result["step"], steps=result["steps"])
     if result["stop"]:
-        heart.end("preempted", Exit.PREEMPTED, f"stopped by {result['stop']} after step {result['step']}, saved")
+        heart.end(
+            "preempted", Exit.PREEMPTED, f"stopped by {result['stop']} after step {result['step']}, saved"
+        )
     else:
         heart.end("done", Exit.DONE, f"{result['step']} steps")
     board.close(folder)
@@ -119,7 +123,10 @@ class _Board:
     """Messages of a run: to ``logs/console.log``, to the caller, and into the heartbeat."""
 
     def __init__(
-        self, on_row: Callable[[Row], bool | None] | None, on_message: Callable[[Row], None] | None, every: Any
+        self,
+        on_row: Callable[[Row], bool | None] | None,
+        on_message: Callable[[Row], None] | None,
+        every: Any,
     ) -> None:
         self._on_row, self._on_message = on_row, on_message
         self._lines = PlainLines(every=(every.kind, float(every.value or 0)))

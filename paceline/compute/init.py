@@ -75,7 +75,9 @@ def fill_slice(
     out.copy_(flat.view(out.shape))
 
 
-def _global_index(local: Sequence[int], shape: Sequence[int], offsets: Sequence[int], device: torch.device) -> Tensor:
+def _global_index(
+    local: Sequence[int], shape: Sequence[int], offsets: Sequence[int], device: torch.device
+) -> Tensor:
     """Row-major index in the whole parameter of each element of the slice, flattened, int64."""
     index = torch.zeros(1, dtype=torch.int64, device=device)
     for extent, size, offset in zip(local, shape, offsets, strict=True):

@@ -77,7 +77,7 @@ def open_device(wanted: str, local_rank: int, *, threads: int, deterministic: bo
             seen=wanted,
             rule="every layout is proven on cpu with gloo and on cuda with NCCL; other devices are not",
             allowed="auto, cpu, cuda",
-            use="run.device = \"auto\"",
+            use='run.device = "auto"',
         )
     present = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if wanted == "cpu" or (wanted == "auto" and present == 0):
@@ -89,7 +89,7 @@ def open_device(wanted: str, local_rank: int, *, threads: int, deterministic: bo
             key="run.device",
             seen=f"{present} visible, rank {local_rank} of this host needs its own",
             rule="one device a rank",
-            use="fewer ranks in the layout, or run.device = \"cpu\"",
+            use='fewer ranks in the layout, or run.device = "cpu"',
         )
     torch.cuda.set_device(local_rank)
     if deterministic:

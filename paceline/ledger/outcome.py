@@ -162,7 +162,11 @@ def from_dict(fields: Mapping[str, Any]) -> PacelineError:
 
 def render(error: PacelineError, *, width: int = 100) -> str:
     """One screen, in the form of interface §9; ``where`` and the exit code stand at the right margin."""
-    head = error.message if not error.key or error.message.startswith(error.key) else f"{error.key}: {error.message}"
+    head = (
+        error.message
+        if not error.key or error.message.startswith(error.key)
+        else f"{error.key}: {error.message}"
+    )
     rows = [
         (name, value)
         for name, value in (

@@ -72,9 +72,7 @@ class Keeper:
         return self.last
 
 
-def resume(
-    brief: Brief, built: Assembly, world: dist.ProcessGroup | None, device: Device
-) -> dict[str, Any]:
+def resume(brief: Brief, built: Assembly, world: dist.ProcessGroup | None, device: Device) -> dict[str, Any]:
     """Fill model and optimizer from the brief's checkpoint; its scalars, or {} for a fresh start.
 
     Raises:

@@ -55,8 +55,15 @@ def write_compute(brief: Brief, built: Assembly, feed: Feed, seconds: float) -> 
             "held_out_rows": feed.held_out.rows,
             "sequence_length": brief.job.data.sequence_length,
         },
-        assumptions=["initial values are a function of (seed, name, index)", "rows are a function of (seed, position)"],
-        decision={"precision": brief.precision, "master": str(built.parameters[0].dtype), "parameters": count},
+        assumptions=[
+            "initial values are a function of (seed, name, index)",
+            "rows are a function of (seed, position)",
+        ],
+        decision={
+            "precision": brief.precision,
+            "master": str(built.parameters[0].dtype),
+            "parameters": count,
+        },
         changes="parameters and optimizer state, made on their ranks",
         rejected=[
             {
@@ -69,7 +76,10 @@ def write_compute(brief: Brief, built: Assembly, feed: Feed, seconds: float) -> 
         ],
         shortcut="more devices change nothing here: each computes its own rows",
         evidence={"assembled_in_s": round(seconds, 3), "flops_per_token": brief.flops_per_token},
-        check={"command": "make test", "result": "single equals the plain loop to 1e-12 in float64 (tests/flow)"},
+        check={
+            "command": "make test",
+            "result": "single equals the plain loop to 1e-12 in float64 (tests/flow)",
+        },
         uncertainty="none: arithmetic is deterministic on a CPU",
         resources={"seconds": round(seconds, 3), "parameter_bytes": 4 * count},
         controls="nonfinite (stop), armed",
@@ -97,7 +107,10 @@ def write_deliver(brief: Brief, built: Assembly, mesh: Mesh) -> None:
         rejected="none: the layout was chosen in phase 1",
         shortcut="averaging per rank: ranks with few valid tokens would weigh too much",
         evidence="ledger/: each collective with bytes, arrival and wait",
-        check={"command": "make test", "result": "every data layout equals single to 1e-9 in float64 (tests/flow)"},
+        check={
+            "command": "make test",
+            "result": "every data layout equals single to 1e-9 in float64 (tests/flow)",
+        },
         uncertainty="none in float64; float32 sums differ in the last bits between layouts",
         resources={"ranks": mesh.world_size, "data_ranks": mesh.data_degree},
         controls="none armed",
@@ -115,7 +128,9 @@ def write_update(
     _check(brief, 3, {"world_size": mesh.world_size, "mesh": axes})
     job, step = brief.job, 0 if end is None else end.step
     position = feed.plan.position_of(step)
-    fired = "none fired" if end is None or end.verdict is None else f"{end.verdict.control}: {end.verdict.seen}"
+    fired = (
+        "none fired" if end is None or end.verdict is None else f"{end.verdict.control}: {end.verdict.seen}"
+    )
     record = PhaseRecord(
         objective=f"{schedule.steps} optimizer steps of {job.train.global_batch_size} sequences",
         owner=_OWNER,
@@ -156,7 +171,11 @@ def write_recover(brief: Brief, built: Assembly, feed: Feed, end: End, saved: Sa
     record = PhaseRecord(
         objective="nothing is lost but the steps since the last checkpoint",
         owner=_OWNER,
-        inputs={"every": str(table.every), "keep": table.keep, "resumed_from": str(brief.resume or "a fresh start")},
+        inputs={
+            "every": str(table.every),
+            "keep": table.keep,
+            "resumed_from": str(brief.resume or "a fresh start"),
+        },
         assumptions=["a rename on the store is atomic", "what reads back with its hash is what was written"],
         decision="sharded safetensors, verified, latest written last",
         changes="checkpoints/",
@@ -171,9 +190,15 @@ def write_recover(brief: Brief, built: Assembly, feed: Feed, end: End, saved: Sa
         ],
         shortcut="saving on one rank only: the others' shards would be gathered over the wire",
         evidence=_saved(saved),
-        check={"command": f"paceline checkpoint verify {brief.folder.path}", "result": "read back after writing"},
+        check={
+            "command": f"paceline checkpoint verify {brief.folder.path}",
+            "result": "read back after writing",
+        },
         uncertainty="not stated",
-        resources={"bytes": 0 if saved is None else saved.nbytes, "seconds": 0 if saved is None else saved.seconds},
+        resources={
+            "bytes": 0 if saved is None else saved.nbytes,
+            "seconds": 0 if saved is None else saved.seconds,
+        },
         controls=f"restart.max = {brief.job.restart.max}",
         handoff={},
         reproduce=f"paceline train {brief.folder.job_toml} --resume",

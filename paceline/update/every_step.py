@@ -102,9 +102,13 @@ class EveryStep:
                 set_learning_rate(self.optimizer, rate)
                 self.optimizer.step()
             self.optimizer.zero_grad(set_to_none=True)
-            return StepResult(loss, norm, Counts(valid, target_bytes, rows), tuple(rest), tuple(decided), verdict)
+            return StepResult(
+                loss, norm, Counts(valid, target_bytes, rows), tuple(rest), tuple(decided), verdict
+            )
 
-    def _forward_backward(self, micro_batches: Sequence[Mapping[str, Tensor]], valid_tokens: Tensor) -> Tensor:
+    def _forward_backward(
+        self, micro_batches: Sequence[Mapping[str, Tensor]], valid_tokens: Tensor
+    ) -> Tensor:
         """Gradients of the global mean loss, summed over micro-batches and ranks; returns Σ loss here, float64."""
         with self.ledger.span("compute", "forward"):
             divisor = valid_tokens.clamp(min=1.0)

@@ -75,7 +75,9 @@ def test_layout_equals_single(
 
 
 @pytest.mark.parametrize(("rows", "mbs"), [(5, 2), (7, 1)])
-def test_a_batch_that_does_not_divide_is_filled_with_weight_zero(ranks: RankPool, rows: int, mbs: int) -> None:
+def test_a_batch_that_does_not_divide_is_filled_with_weight_zero(
+    ranks: RankPool, rows: int, mbs: int
+) -> None:
     """Accumulation of three, a remainder over the ranks, and a rank that has no valid token at all (B002 B006 B034)."""
     features = FEATURES[1]
     expected = reference(features, rows)

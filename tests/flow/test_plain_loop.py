@@ -17,7 +17,9 @@ STEPS = 10
 
 @pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
 @pytest.mark.parametrize("bias", [False, True], ids=["plain", "bias"])
-@pytest.mark.parametrize(("documents", "mbs"), [(False, 8), (True, 8), (True, 3)], ids=["one", "ragged", "accum3"])
+@pytest.mark.parametrize(
+    ("documents", "mbs"), [(False, 8), (True, 8), (True, 3)], ids=["one", "ragged", "accum3"]
+)
 def test_single_equals_the_plain_loop(tied: bool, bias: bool, documents: bool, mbs: int) -> None:
     job, widths = tiny_job(), tiny_widths(tie_word_embeddings=tied, attention_bias=bias)
     ours = train_steps(

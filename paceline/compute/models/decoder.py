@@ -59,7 +59,7 @@ class Decoder(nn.Module):
         self.rotary = RotaryTables(widths.head_dim, widths.rope_theta, widths.rope_scaling)
 
     def tie_weights(self) -> None:
-        """Make head and embedding one parameter where the widths say so; again after ``to_empty``, which splits them."""
+        """Make head and embedding one parameter where the widths say so; ``to_empty`` splits them, so again then."""
         if self.widths.tie_word_embeddings:
             self.lm_head.weight = self.embed_tokens.weight
 

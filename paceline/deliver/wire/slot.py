@@ -46,15 +46,17 @@ class LastCall(NamedTuple):
     version: int = 0
     torn: bool = False
 
+    @property
+    def call(self) -> str:
+        """``all_reduce #12 on fsdp (0-3)``; empty before the first."""
+        return f"{self.op} #{self.seq} on {self.axis} ({self.group})" if self.op else ""
+
     def __str__(self) -> str:
         if self.torn:
             return f"rank {self.rank}: its slot is half-written"
         if not self.op:
             return f"rank {self.rank}: no collective yet" + (f", step {self.step}" if self.step else "")
-        where = "inside" if self.inside else "after"
-        return (
-            f"rank {self.rank}: {where} {self.op} #{self.seq} on {self.axis} ({self.group}), step {self.step}"
-        )
+        return f"rank {self.rank}: {'inside' if self.inside else 'after'} {self.call}, step {self.step}"
 
 
 def create_slots(path: Path | str, world_size: int) -> None:
