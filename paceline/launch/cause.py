@@ -115,7 +115,7 @@ def from_hang(calls: list[LastCall], quiet_s: float, limit_s: float) -> Failed:
     else:
         most = max(waiting, key=lambda c: sum((o.group, o.seq) == (c.group, c.seq) for o in waiting))
         late = [call for call in calls if (call.group, call.seq, call.op) != (most.group, most.seq, most.op)]
-        where = f"{most.op} #{most.seq} on {most.axis} ({most.group}), step {most.step}"
+        where = f"{most.call}, step {most.step}"
     names = ", ".join(str(call.rank) for call in late) or "none"
     return Failed(
         f"collective hung: {where}; waiting for rank {names}"

@@ -22,8 +22,8 @@ class Stopper:
     ``None``.
 
     The second signal raises :class:`SystemExit` with 130 or 143, from wherever the main thread is. One inside
-    another leaves the handling to the outer one, so that a caller who starts ranks again after a failure can hold
-    one around all attempts, give it to each as ``stop``, and lose no Ctrl-C between them.
+    another leaves the handling to the outer one, so that a caller who starts ranks again after a failure can
+    hold one around all attempts, give it to each as ``stop``, and lose no Ctrl-C between them.
     """
 
     def __init__(self, also: Stop = lambda: None) -> None:

@@ -128,8 +128,8 @@ class Watch:
         known = rank in self.results or rank in self.preempted or any(c.rank == rank for c in self.causes)
         if not known:
             member.process.join(1)
-            call = str(read_slots(self.slots, len(self.ranks))[rank])
-            told = from_death(rank, self.host, member.process.exitcode, member.log, call)
+            last = read_slots(self.slots, len(self.ranks))[rank]
+            told = from_death(rank, self.host, member.process.exitcode, member.log, last.call)
             self.causes.append(Cause(rank, told, died=True))
 
     def _pass_on_stop(self) -> None:

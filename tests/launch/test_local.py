@@ -55,7 +55,9 @@ def test_each_rank_has_its_log_with_a_header_an_attempt(tmp_path: Path) -> None:
     for words in ("hello from 1", "and to stderr", "from a child of the rank", "planted warning"):
         assert text.count(words) >= 2
     assert "hello from 0" not in text
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["rank-00000.log", "rank-00001.log"], "slots left behind"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["rank-00000.log", "rank-00001.log"], (
+        "slots left behind"
+    )
 
 
 FAILURES = {
@@ -139,7 +141,9 @@ def test_ranks_listen_on_the_loopback_only_and_the_launcher_not_at_all(tmp_path:
     assert here == [[], []]
     for result in results:
         assert set(result["listeners"]) == {"tcp 127.0.0.1"}
-    assert len(results[0]["listeners"]) > len(results[1]["listeners"]), "rank 0 serves the store, the others do not"
+    assert len(results[0]["listeners"]) > len(results[1]["listeners"]), (
+        "rank 0 serves the store, the others do not"
+    )
 
 
 def test_several_ranks_have_the_threads_they_were_given(tmp_path: Path) -> None:
