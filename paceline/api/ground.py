@@ -42,18 +42,11 @@ class Ground:
 
     @property
     def peak_flops(self) -> float | None:
-        """Matmul peak of one rank's device in the job's precision: measured on a CPU, the catalogue's else."""
-        precision = self.job.train.precision
-        if not self.cluster.is_cpu:
-            return self.cluster.accelerator.peak_flops.get(precision)
-        if self.measured is None:
-            return None
-        rows = [
-            r
-            for r in self.measured.matmul
-            if r["precision"] == precision and r["threads"] == self.threads_per_rank
-        ]
-        return max((float(r["flops_per_s"]) for r in rows), default=None)
+        """The rate that one rank's MFU divides by: the planner's own, so that predicted and measured compare."""
+        from paceline.plan.search import speeds_of
+
+        speeds = speeds_of(self.cluster, self.measured, self.job.train.precision)
+        return speeds.peak_flops(self.plan.layout.world_size) or None
 
     def hashes(self) -> dict[str, str]:
         """What the manifest and every checkpoint are bound to."""

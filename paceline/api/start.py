@@ -13,7 +13,7 @@ from paceline.api.target import Target
 from paceline.job import Loaded
 from paceline.ledger import manifest as manifests
 from paceline.ledger import records
-from paceline.ledger.atomic import write_json
+from paceline.ledger.atomic import write_bytes, write_json
 from paceline.ledger.folder import RunFolder, create, read_manifest
 from paceline.ledger.outcome import Exit, Refused
 from paceline.ledger.status import Status
@@ -45,6 +45,7 @@ def begin(target: Target, loaded: Loaded, ground: Ground, root: Path, name: str)
     ground.job.save(folder.job_toml)
     if not target.resumes:
         folder.copy_source(loaded.path if loaded.files else None, loaded.files[:-1])
+        _keep_tokenizer(folder, ground)
         manifests.write(folder, _manifest(loaded, ground))
     write_json(folder.evidence / "plan.json", ground.plan.to_dict())
     _plan_page(folder, ground)
@@ -160,6 +161,13 @@ def _manifest(loaded: Loaded, ground: Ground) -> dict[str, object]:
         data_hosts=[machine.host],
         origins=loaded.origins | {"train.precision": _precision_origin(loaded)},
     )
+
+
+def _keep_tokenizer(folder: RunFolder, ground: Ground) -> None:
+    """A run that is moved to another machine can still be sampled: it has its tokenizer with it."""
+    name = ground.prepared.index["tokenizer"].get("file")
+    if name is not None:
+        write_bytes(folder.source / "tokenizer.json", (ground.prepared.folder / name).read_bytes())
 
 
 def _precision_origin(loaded: Loaded) -> str:

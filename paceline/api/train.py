@@ -160,8 +160,8 @@ class _Board:
             self._write(line)
         if self._on_message is not None:
             self._on_message(row)
-        if row.get("kind") == "train" and self.heart is not None:
-            self.heart.beat(step=int(row["step"]))
+        if self.heart is not None and row.get("kind") in ("start", "train"):
+            self.heart.beat(step=int(row["step"]), steps=row.get("steps"))
         rows = ("train", "eval", "event", "round")
         if row.get("kind") in rows and self._on_row is not None and self._on_row(row) is False:
             self._halt = True

@@ -148,6 +148,7 @@ def _assemble(
     )
     rank = _Rank(brief, mesh, device, ledger, recorder, feed, built, schedule, keeper, telemetry, report)
     if rank.first:
+        emit({"kind": "start", "step": start, "steps": schedule.steps})
         phases.write_compute(brief, built, feed, time.monotonic() - began)
         phases.write_deliver(brief, built, mesh)
         phases.write_update(brief, built, schedule, feed, mesh, None)
