@@ -26,7 +26,13 @@ from typing import Any, cast
 
 from paceline.launch.environment import exported, for_ranks
 
-PRELOAD = ("torch", "torch.distributed.fsdp", "torch.distributed.device_mesh", "torch.distributed.tensor")
+PRELOAD = (
+    "torch",
+    "torch.distributed.fsdp",
+    "torch.distributed.device_mesh",
+    "torch.distributed.tensor",
+    "torch._dynamo",  # the first DTensor and the first optimizer import it: once here, or once in every rank
+)
 _PR_SET_PDEATHSIG = 1
 _starting = threading.Lock()
 

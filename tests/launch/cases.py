@@ -134,3 +134,10 @@ def threads_now(payload: dict[str, Any], place: Place, emit: Emit, stop: Stop) -
 
 def whole_answer(payload: dict[str, Any], place: Place, emit: Emit, stop: Stop) -> dict[str, Any]:
     return {"bad": object()}
+
+
+def server_threads(payload: dict[str, Any], place: Place, emit: Emit, stop: Stop) -> dict[str, Any]:
+    """Threads of the forkserver that this rank was forked from, and whether it had torch."""
+    with open(f"/proc/{os.getppid()}/status") as status:
+        (line,) = [line for line in status if line.startswith("Threads:")]
+    return {"threads": int(line.split()[1]), "preloaded": "torch._dynamo" in sys.modules}
