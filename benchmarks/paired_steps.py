@@ -56,8 +56,12 @@ def run(payload: dict[str, Any], place: Any, emit: Any, stop: Any) -> dict[str, 
 
     built = assemble(job, WIDTHS, "fp32", mesh, CPU)
     schedule = Schedule("cosine", 3e-4, pairs, 2, 0, 0.1)
-    telemetry = Telemetry(RunFacts(mesh.world_size, LENGTH, 1e8, 1e11, 1000), 0, lambda row: None, time.monotonic)
-    counts = Counts(float(batch["tokens"].numel()), float(batch["tokens"].numel()), float(len(batch["tokens"])))
+    telemetry = Telemetry(
+        RunFacts(mesh.world_size, LENGTH, 1e8, 1e11, 1000), 0, lambda row: None, time.monotonic
+    )
+    counts = Counts(
+        float(batch["tokens"].numel()), float(batch["tokens"].numel()), float(len(batch["tokens"]))
+    )
     began = 0.0
 
     def batches(step: int) -> tuple[list[dict[str, torch.Tensor]], Counts]:
@@ -105,7 +109,9 @@ def _by_hand(layout: Layout, job: Job, batch: dict[str, torch.Tensor]) -> Any:
         for block in model.layers:  # type: ignore[union-attr]
             fully_shard(block, mesh=mesh)
         fully_shard(model, mesh=mesh)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=3e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=True
+    )
 
     def step() -> None:
         logits = model(batch["tokens"])

@@ -69,7 +69,9 @@ def measure(layout: str, pairs: int) -> dict[str, Any]:
     ratios = [ours / by_hand for ours, by_hand in zip(found["ours_s"], found["by_hand_s"], strict=True)]
     by_hand_s = statistics.median(found["by_hand_s"])
     if by_hand_s < LEAST_STEP_S:
-        raise SystemExit(f"{layout}: a step takes {by_hand_s:.3f} s, too short for the bar: enlarge the batch")
+        raise SystemExit(
+            f"{layout}: a step takes {by_hand_s:.3f} s, too short for the bar: enlarge the batch"
+        )
     return {
         "layout": layout,
         "pairs": pairs,

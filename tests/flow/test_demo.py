@@ -23,7 +23,6 @@ SMALL = """\
 data.train = "python-stdlib"
 data.tokenizer = "bpe:300"
 data.sequence_length = 256
-data.bad_row = "skip"
 model.hidden_size = 16
 model.intermediate_size = 32
 model.num_hidden_layers = 1
