@@ -6,7 +6,6 @@ The sleeps are 0.4 s, in steps of a run of two ranks; what an unplanted step cos
 from __future__ import annotations
 
 import statistics
-from pathlib import Path
 
 import pytest
 
