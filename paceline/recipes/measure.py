@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -22,10 +22,11 @@ from paceline.compute.step import micro_batch_loss
 from paceline.deliver.device import DTYPES
 from paceline.deliver.wire.record import CallRecorder
 from paceline.deliver.wire.slot import Slot
-from paceline.deliver.wire.world import Seat, open_world
+from paceline.deliver.wire.world import open_world
 from paceline.job.presets import ModelWidths
 from paceline.ledger.atomic import read_json_or, write_json
 from paceline.plan.measured import SCHEMA, merged
+from paceline.recipes.place import Emit, Place, Stop
 
 MATMUL_SIZES = {"fp32": (128, 256, 512, 1024), "fp64": (512,), "bf16": (256,)}
 STREAM_NUMBERS = 8 << 20  # 32 MiB of float32, out of every cache
@@ -38,21 +39,6 @@ SHAPES = (  # hidden, feed-forward, heads, key/value heads, sequence, micro-batc
 EACH_S, BLOCK_S = 0.15, 0.5  # how long one figure is timed
 BLOCKS_S = 4.0  # no further block is begun after this
 LARGEST_BLOCK_FLOPS = 60e9  # a larger micro-batch would take seconds: the general shapes must do
-
-Emit = Callable[[dict[str, Any]], None]
-Stop = Callable[[], str | None]
-
-
-class Place(Seat, Protocol):
-    """Where the rank sits (:class:`paceline.launch.place.Place` is one)."""
-
-    @property
-    def threads(self) -> int: ...
-    @property
-    def timeout_s(self) -> float: ...
-    @property
-    def slot(self) -> str | None: ...
-
 
 @dataclass(frozen=True)
 class Bench:

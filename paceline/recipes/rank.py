@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -18,7 +18,7 @@ from paceline.deliver.device import Device, open_device
 from paceline.deliver.mesh import Mesh, build_mesh
 from paceline.deliver.wire.record import CallRecorder
 from paceline.deliver.wire.slot import Slot
-from paceline.deliver.wire.world import Seat, World, open_world
+from paceline.deliver.wire.world import World, open_world
 from paceline.ledger.manifest import count_eval_read
 from paceline.ledger.metrics import MetricsWriter
 from paceline.ledger.outcome import Exit, Failed
@@ -29,26 +29,11 @@ from paceline.recipes.brief import Brief
 from paceline.recipes.evaluate import held_out_loss
 from paceline.recipes.feed import Feed
 from paceline.recipes.keeper import Keeper, resume, steps_of
+from paceline.recipes.place import Emit, Place, Stop
 from paceline.update.due import Due
 from paceline.update.loop import End, Hooks, train
 from paceline.update.schedule import Schedule, as_steps
 from paceline.update.telemetry import RunFacts, Telemetry
-
-Emit = Callable[[dict[str, Any]], None]
-Stop = Callable[[], str | None]
-
-
-class Place(Seat, Protocol):
-    """Where the rank sits (:class:`paceline.launch.place.Place` is one)."""
-
-    @property
-    def local_rank(self) -> int: ...
-    @property
-    def threads(self) -> int: ...
-    @property
-    def timeout_s(self) -> float: ...
-    @property
-    def slot(self) -> str | None: ...
 
 
 @dataclass(frozen=True)
