@@ -68,7 +68,7 @@ class Slot:
     """One rank's record, written by that rank only."""
 
     def __init__(self, path: Path | str, rank: int) -> None:
-        self.rank, self.step = rank, 0
+        self.path, self.rank, self.step = path, rank, 0
         self._version = self._ticket = 0
         self._last = (0, b"", b"", b"")
         self._names: dict[str, bytes] = {}

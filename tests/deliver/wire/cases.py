@@ -14,6 +14,7 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
+from paceline.deliver.wire.slot import read_slots
 from paceline.deliver.wire.world import World
 from paceline.ledger.spans import Ledger
 from tests.launch.sockets import listeners
@@ -143,6 +144,7 @@ def ddp_books(world: World, late_s: float, hook: bool = False) -> dict[str, Any]
     ledger.close_step(0)
     if world.rank == 1:
         with ledger.span("idle", "planted"):
+            _wait_until_sent(world, 0)
             time.sleep(late_s)
     with ledger.span("compute", "backward"):
         ddp(torch.randn(4, 256)).sum().backward()
@@ -153,6 +155,19 @@ def ddp_books(world: World, late_s: float, hook: bool = False) -> dict[str, Any]
         dist.all_reduce(grad)
     same = all(torch.allclose(a / world.size, b) for a, b in zip(plain, grads, strict=True))
     return {"seconds": seconds, "rows": [tuple(r) for r in rows], "synchronised": same}
+
+
+def _wait_until_sent(world: World, rank: int) -> None:
+    """Until that rank is inside an all-reduce: lateness that does not depend on how busy the machine is."""
+    slot = world.recorder.slot
+    assert slot is not None
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        last = read_slots(slot.path, world.size)[rank]
+        if last.inside and last.op == "all_reduce":
+            return
+        time.sleep(0.002)
+    raise TimeoutError(f"rank {rank} has not sent anything")
 
 
 def _comm_hook(bucket: Any) -> Any:
