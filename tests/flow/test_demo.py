@@ -84,7 +84,7 @@ def test_verdict_is_won_only_below_the_trigram(
 ) -> None:
     row = {"step": 9, "bits_per_byte": model}
     run = SimpleNamespace(manifest={"evaluation": {"baselines": {"trigram": {"bits_per_byte": 2.0}}}})
-    for line, held in demo.verdict(run, row, row):
+    for line, held in demo.verdict(run, ("single", row), ("fsdp=2", row)):
         assert line.startswith(word)
         assert held is holds
         assert "2.000" in line
