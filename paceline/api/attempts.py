@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from paceline.launch.local import run_here, run_ranks
+from paceline.launch.signals import Stop, Stopper
 from paceline.ledger.metrics import MetricsWriter
 from paceline.ledger.outcome import Exit, Failed, PacelineError
 
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from paceline.recipes.brief import Brief
+
+OnMessage = Callable[[dict[str, Any]], None]
 
 ENTRY = "paceline.recipes.rank:run"
 RESTARTABLE = frozenset({Exit.RANK_DIED, Exit.HUNG, Exit.PEERS})
@@ -27,9 +30,9 @@ def run_attempts(
     brief: Brief,
     *,
     threads: int,
-    on_message: Callable[[dict[str, Any]], None],
+    on_message: OnMessage,
     on_attempt: Callable[[int], None],
-    stop: Callable[[], str | None],
+    stop: Stop,
 ) -> dict[str, Any]:
     """Rank 0's result of the attempt that ended.
 
@@ -39,6 +42,13 @@ def run_attempts(
         PacelineError: what the ranks raised; 58 when a rank died and ``restart.max`` is 0; 57 when it died more
             than ``restart.max`` times in a row without a new checkpoint between.
     """
+    with Stopper(stop) as stopper:  # one around all attempts: no Ctrl-C is lost between them
+        return _until_done(brief, threads, on_message, on_attempt, stopper)
+
+
+def _until_done(
+    brief: Brief, threads: int, on_message: OnMessage, on_attempt: Callable[[int], None], stop: Stop
+) -> dict[str, Any]:
     without_progress = 0
     while True:
         try:
@@ -68,9 +78,7 @@ def run_attempts(
             on_attempt(brief.attempt)
 
 
-def _launch(
-    brief: Brief, threads: int, on_message: Callable[[dict[str, Any]], None], stop: Callable[[], str | None]
-) -> dict[str, Any]:
+def _launch(brief: Brief, threads: int, on_message: OnMessage, stop: Stop) -> dict[str, Any]:
     hang_s = brief.job.restart.hang_timeout
     settings: dict[str, Any] = {
         "logs": brief.folder.logs,

@@ -66,6 +66,7 @@ def train(
     target = find_target(job, loaded, root, run_name, resume=resume, allow_change=allow_change)
     wanted = _wanted(str(layout), target)
     board = _Board(on_row, on_message, loaded.job.track.every)
+    _warm_up(wanted)
     ground = settle(target.job, wanted, board.say, board.preparing)
     folder, started_unix_s = begin(target, loaded, ground, root, run_name)
     with Lock(folder):
@@ -78,6 +79,16 @@ def _wanted(layout: str, target: Target) -> str:
     if layout not in ("auto", ""):
         return layout
     return target.layout if target.resumes and target.layout else target.job.layout.use
+
+
+def _warm_up(layout: str) -> None:
+    """Where several processes are sure to be needed, torch is imported for them while the data is prepared."""
+    from paceline.launch.forkserver import warm
+    from paceline.plan.layout import Layout
+
+    asked = Layout.parse(layout)
+    if not asked.open and asked.world_size > 1:
+        warm(["paceline.recipes.rank"])
 
 
 def _run(brief: Brief, ground: Ground, board: _Board) -> Run:

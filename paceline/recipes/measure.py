@@ -40,6 +40,7 @@ EACH_S, BLOCK_S = 0.15, 0.5  # how long one figure is timed
 BLOCKS_S = 4.0  # no further block is begun after this
 LARGEST_BLOCK_FLOPS = 60e9  # a larger micro-batch would take seconds: the general shapes must do
 
+
 @dataclass(frozen=True)
 class Bench:
     """How this rank times: alone, or in step with the others.

@@ -7,7 +7,7 @@ where there is one, trains, evaluates on everything held out, and says how it en
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,7 +27,7 @@ from paceline.recipes import phases
 from paceline.recipes.assemble import Assembly, assemble
 from paceline.recipes.brief import Brief
 from paceline.recipes.evaluate import held_out_loss
-from paceline.recipes.feed import Feed
+from paceline.recipes.feed import Feed, MicroBatch
 from paceline.recipes.keeper import Keeper, resume, steps_of
 from paceline.recipes.place import Emit, Place, Stop
 from paceline.update.due import Due
@@ -197,11 +197,18 @@ def _finish(rank: _Rank, end: End) -> dict[str, Any]:
 
 def _evaluate(rank: _Rank, step: int, limit: int | None) -> dict[str, float]:
     """Held-out loss after ``step`` on at most ``limit`` rows; rank 0 reports it."""
-    found = held_out_loss(rank.built.delivery, rank.feed.evaluation(limit), rank.mesh, rank.device)
+    found = held_out_loss(rank.built.delivery, _alive(rank, step, limit), rank.mesh, rank.device)
     if rank.first:
         count_eval_read(rank.brief.folder)
         rank.report(_row(rank, "eval", step, set="held-out", **found))
     return found
+
+
+def _alive(rank: _Rank, step: int, limit: int | None) -> Iterator[tuple[MicroBatch, int]]:
+    """The evaluation's batches; each is a sign of life, since a long evaluation has no collective of its own."""
+    for batch in rank.feed.evaluation(limit):
+        rank.recorder.at_step(step)
+        yield batch
 
 
 def _beat(rank: _Rank, step: int) -> None:

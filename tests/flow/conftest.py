@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from paceline.api import surroundings
 from tests.api.measured import plant
 
 
@@ -15,4 +16,6 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     plant(folder)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PACELINE_CACHE", str(folder))
+        surroundings.environment.cache_clear()  # it is read once in a process
         yield str(folder)
+    surroundings.environment.cache_clear()

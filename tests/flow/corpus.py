@@ -45,8 +45,8 @@ restart.hang_timeout = "60s"
 
 
 def write_job(folder: Path, text: str = JOB, name: str = "job.toml") -> Path:
-    """The corpus and a job file beside it."""
+    """The corpus, a job file beside it, and ``runs`` beside both."""
     write_corpus(folder / "corpus")
     path = folder / name
-    path.write_text(text, encoding="utf-8")
+    path.write_text(f'run.root = "{folder / "runs"}"\n{text}', encoding="utf-8")
     return path

@@ -33,7 +33,6 @@ EXPECTED = {
 def run(tmp_path_factory: pytest.TempPathFactory) -> pl.Run:
     folder = tmp_path_factory.mktemp("accounts")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PACELINE_RUNS", str(folder / "runs"))
         patch.setattr("paceline.api.attempts.ENTRY", "tests.flow.planted:run")
         return pl.train(write_job(folder, JOB_OF_SLEEPS), layout="dp=2", name="planted")
 

@@ -27,11 +27,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return where
 
 
-@pytest.fixture(autouse=True)
-def _surroundings(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PACELINE_RUNS", str(folder / "runs"))
-
-
 def end_state(run: pl.Run) -> dict[str, torch.Tensor]:
     last = run.path / "checkpoints" / f"step-{STEPS:08d}"
     return read_whole(last, prefix="model/") | read_whole(last, prefix="optimizer/")
