@@ -8,18 +8,18 @@ from pathlib import Path
 
 from paceline.api.surroundings import cache_folder
 from paceline.launch.local import run_ranks
-from paceline.launch.machine import Machine
+from paceline.launch.machine import Machine, is_quiet
 from paceline.plan.measured import Measured, machine_key, measurement_path, worlds
 
 ENTRY = "paceline.recipes.measure:run"
 
 
 def measured_or_measure(machine: Machine, say: Callable[[str, str], None]) -> Measured | None:
-    """The cached measurement of this machine; taken now when there is none."""
+    """The cached measurement of this machine; taken now when there is none, or when it was busy then and is not now."""
     key = machine_key(machine.cpu_model, machine.cores, machine.memory_bytes)
     path = measurement_path(cache_folder(), key)
     found = Measured.read(path, key)
-    if found is not None:
+    if found is not None and not (found.busy and is_quiet(machine.cores)):
         return found
     say("machine", f"measuring {machine.cores} cores of {machine.cpu_model} once, about 20 s …")
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -11,6 +11,7 @@ from paceline.api.ground import Ground
 from paceline.api.surroundings import environment
 from paceline.api.target import Target
 from paceline.job import Loaded
+from paceline.job.presets import WIDTHS
 from paceline.ledger import manifest as manifests
 from paceline.ledger import records
 from paceline.ledger.atomic import write_bytes, write_json
@@ -103,10 +104,11 @@ def _which(folder: RunFolder, target: Target) -> str:
 def _data(ground: Ground) -> str:
     prepared = ground.prepared
     files = len(prepared.index["sources"])
+    tokens = prepared.tokens + prepared.eval_tokens
     parts = [
-        f"{files} file{'' if files == 1 else 's'}, {prepared.bytes / 1e6:.1f} MB → {_millions(prepared.tokens)} tokens,"
-        f" {prepared.index['tokenizer']['name'] or 'ids'}",
-        f"{prepared.eval_tokens / max(1, prepared.tokens + prepared.eval_tokens):.1%} held out",
+        f"{files} file{'' if files == 1 else 's'}, {(prepared.bytes + prepared.eval_bytes) / 1e6:.1f} MB → "
+        f"{_millions(tokens)} tokens, {prepared.index['tokenizer']['name'] or 'ids'}",
+        f"{100 * prepared.eval_tokens / max(1, tokens):.2g} % held out",
     ]
     simple = [
         f"{name} {found['bits_per_byte']:.2f}"
@@ -119,7 +121,10 @@ def _data(ground: Ground) -> str:
 
 
 def _model(ground: Ground) -> str:
-    name = ground.job.model.preset or "decoder"
+    model = ground.job.model
+    name = model.preset or "decoder"
+    if any(getattr(model, width) is not None for width in WIDTHS if width != "vocab_size"):
+        name = f"own widths over {name}"
     return f"{name}, {_millions(ground.plan.facts.work.count.total)} parameters, {ground.job.train.precision}"
 
 

@@ -58,7 +58,7 @@ def plan(
     if save:
         chosen.save(save)
         screen.note(f"saved    {save}, with layout.use = {chosen.best.layout}")
-    return Reply(result, lambda t: table(chosen, width=t.width) + _scale_text(scaled, t.width))
+    return Reply(result, lambda t: table(chosen, width=t.width, job=job) + _scale_text(scaled, t.width))
 
 
 def _scale_text(rows: list[dict[str, Any]], width: int) -> str:

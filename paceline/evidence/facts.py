@@ -171,7 +171,7 @@ class Facts:
     @cached_property
     def step_times(self) -> StepTimes | None:
         """Distribution of ``step_time_s``, warm-up apart; ``None`` before a step has finished."""
-        seconds = finite(self.train.get("step_time_s", []))
+        seconds = finite(self._newest_attempt("step_time_s"))
         steady = seconds[WARM_UP_STEPS:] if len(seconds) > 2 * WARM_UP_STEPS else seconds
         if not steady:
             return None
@@ -184,9 +184,17 @@ class Facts:
             seconds[0],
         )
 
+    def _newest_attempt(self, key: str) -> Sequence[Any]:
+        """The values of the newest attempt: its layout and its plan are the run's, an earlier one's may differ."""
+        values, attempts = self.train.get(key, []), self.train.get("attempt", [])
+        if len(values) != len(attempts):
+            return values
+        newest = max(attempts, default=0)
+        return [value for value, attempt in zip(values, attempts, strict=True) if attempt == newest]
+
     def median(self, key: str) -> float | None:
         """Median of a metrics key over the steps after warm-up."""
-        values = finite(self.train.get(key, []))
+        values = finite(self._newest_attempt(key))
         steady = values[WARM_UP_STEPS:] if len(values) > 2 * WARM_UP_STEPS else values
         return statistics.median(steady) if steady else None
 

@@ -90,6 +90,11 @@ def probe(environment: Environment) -> Machine:
     )
 
 
+def is_quiet(cores: int) -> bool:
+    """Whether at most half of the cores were wanted by anybody over the last minute."""
+    return os.getloadavg()[0] <= cores / 2
+
+
 def machine_cluster(machine: Machine, device: str = "auto") -> Cluster:
     """``this``: the visible devices, or the CPU where there are none (or ``device`` says ``cpu``)."""
     if device == "cpu" or not machine.devices:

@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 SCHEMA = 1
+QUIET = 0.85
+"""Share of the cores that a measurement must have got to count as taken on a quiet machine."""
 
 
 def machine_key(cpu_model: str, cores: int, memory_bytes: int) -> str:
@@ -45,6 +47,7 @@ class Measured:
         collectives: op, ranks, bytes (of the full message), seconds.
         dispatch_s: seconds that one block's operators cost when its tensors are tiny.
         process_bytes: resident bytes of a rank before it has a model.
+        cpu_share: of the cores' time, what the measurement got; below :data:`QUIET` other work was in the way.
     """
 
     key: str = ""
@@ -57,6 +60,12 @@ class Measured:
     collectives: Sequence[Mapping[str, Any]] = field(default_factory=list)
     dispatch_s: float = 0.0
     process_bytes: int = 0
+    cpu_share: float = 1.0
+
+    @property
+    def busy(self) -> bool:
+        """Whether other programs held the cores while this was taken: rates are then too low, and MFU a fiction."""
+        return self.cpu_share < QUIET
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Measured | None:
@@ -69,6 +78,7 @@ class Measured:
             **kept,
             dispatch_s=float(data.get("dispatch_s", 0.0)),
             process_bytes=int(data.get("process_bytes", 0)),
+            cpu_share=float(data.get("cpu_share", 1.0)),
         )
 
     @classmethod
@@ -168,6 +178,7 @@ def merged(before: Mapping[str, Any], found: Mapping[str, Any]) -> dict[str, Any
         old = [row for row in before.get(name, []) if not _replaced(row, name, new, threads, processes)]
         content[name] = old + new
     content["dispatch_s"] = found.get("dispatch_s") or before.get("dispatch_s", 0.0)
+    content["cpu_share"] = min(float(found.get("cpu_share", 1.0)), float(before.get("cpu_share", 1.0)))
     content["process_bytes"] = max(int(found.get("process_bytes", 0)), int(before.get("process_bytes", 0)))
     return content
 

@@ -14,7 +14,7 @@ def reason(
 ) -> str:
     """Where the decision stopped on its way device → host → cluster, and why."""
     if not wanted.auto:
-        return f"{best.layout} as asked" + _idle(question, best)
+        return "as asked" + _idle(question, best)
     if best.scope == "device":
         wider = next((scopes[s] for s in ("host", "cluster") if s in scopes), None)
         if wider is None:

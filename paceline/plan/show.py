@@ -13,8 +13,11 @@ NOTABLE = 4
 Column = tuple[str, Callable[[Candidate], str], bool]
 
 
-def table(plan: Plan, *, width: int = 100) -> str:
-    """The answer on one screen of ``width`` columns; columns on the right go first when it is narrow."""
+def table(plan: Plan, *, width: int = 100, job: str = "") -> str:
+    """The answer on one screen of ``width`` columns; columns on the right go first when it is narrow.
+
+    ``job`` is the job as it was typed, for the line that says what to do next.
+    """
     limit = plan.cluster.memory_of_rank(plan.cluster.ranks_on_host(plan.best.layout.world_size)) / GIB
     lines = [_job(plan), _cluster(plan), _labelled("answer", answer(plan)), ""]
     lines += _candidates(plan, limit, width)
@@ -25,7 +28,9 @@ def table(plan: Plan, *, width: int = 100) -> str:
     if plan.assumed:
         lines.append(_labelled("assumed", " · ".join(plan.assumed)))
     lines.append(_labelled("disk", _disk(plan)))
-    lines.append(_labelled("next", f"paceline train {plan.facts.name}.toml --layout {plan.best.layout}"))
+    lines.append(
+        _labelled("next", f"paceline train {job or plan.facts.name + '.toml'} --layout {plan.best.layout}")
+    )
     return "\n".join(line.rstrip() for line in lines)
 
 
@@ -135,7 +140,7 @@ def _candidates(plan: Plan, limit: float, width: int) -> list[str]:
         ("step s", lambda c: seconds(c.step_s[1]), True),
         ("90 %", lambda c: f"{seconds(c.step_s[0])}–{seconds(c.step_s[2])}", False),
         ("tok/s", lambda c: grouped(c.tokens_per_s), True),
-        ("MFU", lambda c: f"{c.mfu * 100:.0f} %", True),
+        ("MFU", lambda c: f"{c.mfu * 100:.0f} %" if c.mfu else "–", True),
         (f"GiB of {limit:.0f}", lambda c: f"{c.memory_gib[2]:.3g}", True),
         ("$", lambda c: "–" if c.usd is None else f"{c.usd:.0f}", True),
         ("verdict", lambda c: c.verdict, False),

@@ -29,6 +29,7 @@ from paceline.plan.measured import SCHEMA, merged
 from paceline.recipes.place import Emit, Place, Stop
 
 MATMUL_SIZES = {"fp32": (128, 256, 512, 1024), "fp64": (512,), "bf16": (256,)}
+WORTH_MORE_SIZES = (512, 1024)  # of bf16, where the smallest says that the device has instructions for it
 STREAM_NUMBERS = 8 << 20  # 32 MiB of float32, out of every cache
 OPTIMIZER_NUMBERS = 2 << 20
 COLLECTIVE_BYTES = (1 << 16, 1 << 20, 1 << 23, 1 << 25)
@@ -138,7 +139,10 @@ def _measure(payload: Mapping[str, Any], bench: Bench) -> dict[str, Any]:
         widths = ModelWidths(**payload["widths"])
         own = [(widths, int(payload["sequence_length"]), int(mbs)) for mbs in payload.get("mbs", [1])]
         shapes = [*(s for s in own if small(*s)), *shapes]
+    wall_s, cpu_s = time.perf_counter(), time.process_time()
     found["matmul"] = matmul(bench)
+    spent_s = (time.perf_counter() - wall_s) * bench.threads
+    found["cpu_share"] = round(min(1.0, (time.process_time() - cpu_s) / spent_s), 3)
     found["stream"] = [stream(bench)]
     found["optimizer"] = [optimizer(bench)]
     if bench.processes == 1:
@@ -182,13 +186,20 @@ def matmul(bench: Bench) -> list[dict[str, Any]]:
         for n in sizes:
             if bench.stop():
                 return rows
-            a = torch.ones(n, n, dtype=DTYPES[precision])
-            out = torch.empty_like(a)
-            # bf16 without instructions for it takes 30 ms for the smallest of these: once is enough to know.
-            least = 1 if precision == "bf16" else 3
-            seconds = bench.seconds(lambda a=a, out=out: torch.mm(a, a, out=out), EACH_S, least, best=True)  # type: ignore[misc]
-            rows.append(bench.under(precision=precision, size=n, flops_per_s=2 * n**3 / seconds))
+            rows.append(_product(bench, precision, n))
+    fp32, bf16 = (max(r["flops_per_s"] for r in rows if r["precision"] == p) for p in ("fp32", "bf16"))
+    if bf16 > fp32 / 2:
+        rows.extend(_product(bench, "bf16", n) for n in WORTH_MORE_SIZES)
     return rows
+
+
+def _product(bench: Bench, precision: str, n: int) -> dict[str, Any]:
+    a = torch.ones(n, n, dtype=DTYPES[precision])
+    out = torch.empty_like(a)
+    # bf16 without instructions for it takes 30 ms for the smallest of these: once is enough to know.
+    least = 1 if precision == "bf16" else 3
+    seconds = bench.seconds(lambda: torch.mm(a, a, out=out), EACH_S, least, best=True)
+    return bench.under(precision=precision, size=n, flops_per_s=2 * n**3 / seconds)
 
 
 def stream(bench: Bench) -> dict[str, Any]:

@@ -47,7 +47,9 @@ class CpuSpeeds:
         self.sheet = cluster.accelerator
         self.measured = measured
         self.base_bytes = (measured.process_bytes if measured else 0) or PROCESS_BYTES
-        self.sigma: Mapping[str, float] = MEASURED_SIGMA if measured else CATALOGUE_SIGMA
+        self.sigma: Mapping[str, float] = (
+            MEASURED_SIGMA if measured and not measured.busy else CATALOGUE_SIGMA
+        )
         assumed = []
         if measured is None:
             assumed.append(
@@ -56,6 +58,11 @@ class CpuSpeeds:
         elif measured.matmul_flops(precision, 512, 1, 1) is None:
             assumed.append(f"{precision} was not measured here: taken from the catalogue")
             self.sigma = CATALOGUE_SIGMA
+        elif measured.busy:
+            assumed.append(
+                f"this machine was busy when it was measured (got {measured.cpu_share:.0%} of its cores): wide "
+                "interval, no MFU; the next `paceline train` on a quiet machine measures again"
+            )
         elif not measured.collectives:
             assumed.append("collectives of this host were not measured: loopback from the catalogue")
         self.assumed = tuple(assumed)
@@ -66,6 +73,9 @@ class CpuSpeeds:
         return max(1, self.cores // world)
 
     def peak_flops(self, world: int) -> float:
+        """0 where it is not known: a peak that was taken on a busy machine would give an MFU above 1."""
+        if self.measured is not None and self.measured.busy:
+            return 0.0
         threads, at_once, slower = self._sharing(world)
         return self._matmul(1024, threads, at_once) / slower
 
