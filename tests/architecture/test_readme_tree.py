@@ -63,7 +63,9 @@ def test_the_order_is_that_of_the_import_contract() -> None:
     layers = next(c["layers"] for c in contracts["contracts"] if c["type"] == "layers")
     level = {name.strip(): i for i, layer in enumerate(reversed(layers)) for name in layer.split("|")}
     order = [
-        entry.path.removeprefix("paceline/") for entry in tree() if entry.path.count("/") == 1 and entry.is_folder
+        entry.path.removeprefix("paceline/")
+        for entry in tree()
+        if entry.path.count("/") == 1 and entry.is_folder
     ]
     assert set(order) == set(level)
     # job and ledger stand first in the order of use: what is asked for, then the facts about it.
