@@ -97,3 +97,12 @@ def test_files_and_tests_exist(path: Path) -> None:
 
 def test_the_page_of_keys_is_the_schemas() -> None:
     assert read(PAGE) == page(), "run: python -m tests.architecture.job_keys_page"
+
+
+def test_the_torch_of_the_install_line_is_the_pinned_one() -> None:
+    """Another version would be replaced by the next line, with CUDA libraries and all."""
+    pinned = re.search(r"^torch==(\S+)$", read(ROOT / "constraints.txt"), re.M)
+    named = re.search(r"pip install torch==(\S+)", read(ROOT / "README.md"))
+    assert pinned is not None
+    assert named is not None
+    assert named[1] == pinned[1]
