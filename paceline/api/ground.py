@@ -37,8 +37,9 @@ class Ground:
 
     @property
     def threads_per_rank(self) -> int:
-        """The ranks of a host share its cores."""
-        return max(1, self.machine.cores // self.plan.layout.world_size)
+        """The ranks of a host share its cores; ``OMP_NUM_THREADS`` may only lower what each gets."""
+        share = max(1, self.machine.cores // self.plan.layout.world_size)
+        return min(share, environment().omp_num_threads or share)
 
     @property
     def peak_flops(self) -> float | None:

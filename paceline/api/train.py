@@ -93,28 +93,34 @@ def _warm_up(layout: str) -> None:
 
 def _run(brief: Brief, ground: Ground, board: _Board) -> Run:
     folder = brief.folder
-    heart = Heartbeat(folder.path)
-    board.heart = heart
-    heart.beat(state="running", attempt=brief.attempt, layout=str(brief.layout))
-    try:
-        result = run_attempts(
-            brief,
-            threads=ground.threads_per_rank,
-            on_message=board.message,
-            on_attempt=lambda attempt: _note(heart, attempt),
-            stop=board.stop,
-        )
-    except PacelineError as error:
-        heart.end("failed", error.exit_code, error.message)
-        board.close(folder)
-        raise
-    except (
-        BaseException
-    ) as error:  # a second Ctrl-C, or a fault of our own: the status must not say `running`
-        code = error.code if isinstance(error, SystemExit) and isinstance(error.code, int) else Exit.FAULT
-        heart.end("failed", int(code), f"{type(error).__name__}: {error}")
-        board.close(folder)
-        raise
+    with Heartbeat(folder.path) as heart:
+        board.heart = heart
+        heart.beat(state="running", attempt=brief.attempt, layout=str(brief.layout))
+        try:
+            result = run_attempts(
+                brief,
+                threads=ground.threads_per_rank,
+                on_message=board.message,
+                on_attempt=lambda attempt: _note(heart, attempt),
+                stop=board.stop,
+            )
+        except PacelineError as error:
+            heart.end("failed", error.exit_code, error.message)
+            raise
+        except (
+            BaseException
+        ) as error:  # a second Ctrl-C, or a fault of our own: the status must not say `running`
+            heart.end("failed", _code_of(error), f"{type(error).__name__}: {error}")
+            raise
+        else:
+            _end(heart, result)
+        finally:
+            board.heart = None
+            board.close(folder)
+    return Run(folder)
+
+
+def _end(heart: Heartbeat, result: Row) -> None:
     heart.beat(step=result["step"], steps=result["steps"])
     if result["stop"]:
         heart.end(
@@ -122,8 +128,12 @@ def _run(brief: Brief, ground: Ground, board: _Board) -> Run:
         )
     else:
         heart.end("done", Exit.DONE, f"{result['step']} steps")
-    board.close(folder)
-    return Run(folder)
+
+
+def _code_of(error: BaseException) -> int:
+    if isinstance(error, SystemExit) and isinstance(error.code, int):
+        return error.code
+    return 130 if isinstance(error, KeyboardInterrupt) else int(Exit.FAULT)
 
 
 def _note(heart: Heartbeat, attempt: int) -> None:
@@ -178,9 +188,7 @@ class _Board:
             self._halt = True
 
     def stop(self) -> str | None:
-        """Polled often: beats, and says whether somebody asked the run to stop."""
-        if self.heart is not None:
-            self.heart.beat()
+        """Polled often: whether somebody asked the run to stop."""
         if self._halt:
             return "on_row"
         now_s = time.monotonic()

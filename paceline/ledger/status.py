@@ -7,8 +7,10 @@ it can be read.
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -88,7 +90,8 @@ class Status:
 class Heartbeat:
     """Keeps a run's status file fresh without writing it every step.
 
-    A change of ``state`` is written at once; anything else at most every ``every_s`` seconds.
+    A change of ``state`` is written at once; anything else at most every ``every_s`` seconds. ``with heartbeat:``
+    beats from a thread of its own, until the end of the block.
     """
 
     def __init__(
@@ -103,9 +106,32 @@ class Heartbeat:
         self._clock, self._every_s = clock, every_s
         self.status = status or Status.read(self._path) or Status()
         self._last: float | None = None
+        self._lock = threading.Lock()
+        self._over = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> Heartbeat:
+        """Beats by itself from now on: a step may take longer than the heartbeat allows."""
+        self._thread = threading.Thread(target=self._go_on, name="heartbeat", daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _go_on(self) -> None:
+        while not self._over.wait(self._every_s / 2):
+            with suppress(OSError):  # a full disk is told by who needs it, not by the pulse
+                self.beat()
 
     def beat(self, step: int | None = None, state: str | None = None, **changes: Any) -> bool:
         """Takes the news, and writes it when it is due. Returns whether it was written."""
+        with self._lock:
+            return self._beat(step, state, changes)
+
+    def _beat(self, step: int | None, state: str | None, changes: dict[str, Any]) -> bool:
         before = self.status.state
         news = {k: v for k, v in {"step": step, "state": state, **changes}.items() if v is not None}
         self.status = replace(self.status, **news)
@@ -118,9 +144,9 @@ class Heartbeat:
 
     def end(self, state: str, exit_code: int, message: str = "") -> None:
         """The last word on a run, written at once."""
-        self.status = replace(self.status, state=state, exit_code=exit_code, message=message).write(
-            self._path
-        )
+        with self._lock:
+            last = replace(self.status, state=state, exit_code=exit_code, message=message)
+            self.status = last.write(self._path)
 
 
 def _fits(value: Any, default: Any, name: str) -> bool:

@@ -125,8 +125,11 @@ class Plan:
         return self.best.layout.world_size > 1
 
     def save(self, path: Path | str) -> None:
-        """Write a job file with ``layout.use`` filled, which ``train`` runs."""
-        self.job.replace({"layout.use": str(self.best.layout)}).save(path)
+        """Write a job file with the layout, and the cluster that it was chosen for; ``train`` runs it there."""
+        chosen = {"layout.use": str(self.best.layout)}
+        if not self.cluster.visible:
+            chosen["cluster.use"] = self.cluster.name
+        self.job.replace(chosen).save(path)
 
     def counts(self) -> dict[str, int]:
         """Rejections by kind, the most frequent first."""

@@ -214,10 +214,11 @@ def _alive(rank: _Rank, step: int, limit: int | None) -> Iterator[tuple[MicroBat
 def _beat(rank: _Rank, step: int) -> None:
     """Once a step; the worst rank's memory is asked for at powers of two and every 50 steps."""
     rank.recorder.at_step(step)
-    if step % 50 == 0 or step & (step - 1) == 0:
+    since = step - rank.keeper.start
+    if step % 50 == 0 or since & (since - 1) == 0:
         memory = torch.tensor(rank.device.memory_gib(), dtype=torch.float64).to(rank.device.torch)
         reserved, allocated = rank.mesh.max(memory).tolist()
-        rank.telemetry.memory_gib = (reserved, allocated)
+        rank.telemetry.remember_memory(reserved, allocated)
 
 
 def _row(rank: _Rank, kind: str, step: int, **values: Any) -> dict[str, Any]:

@@ -68,6 +68,12 @@ class Telemetry:
         self.samples += result.counts.rows
         self._held = self._row(step, rate, result, wall_s)
 
+    def remember_memory(self, reserved_gib: float, allocated_gib: float) -> None:
+        """The worst rank's peaks so far; the held row has them too."""
+        self.memory_gib = (reserved_gib, allocated_gib)
+        if self._held is not None:
+            self._held["memory_gib"], self._held["memory_allocated_gib"] = self.memory_gib
+
     def stalled(self, seconds: float) -> None:
         """Training stood still for ``seconds`` to save after the held row's step."""
         if self._held is not None:

@@ -104,7 +104,9 @@ class Chart:
         parts = [*self._grid(width, height, px, py), *self._levels(width, px, py)]
         for x, label in self.marks:
             parts.append(tag("line", x1=px(x), x2=px(x), y1=TOP, y2=height - BOTTOM, cls="mark"))
-            parts.append(tag("text", label, x=px(x) + 4, y=TOP + 9, cls="mark-text"))
+            late = px(x) > (LEFT + width - RIGHT) / 2  # a label beside a late mark would leave the picture
+            at, anchor = (px(x) - 4, "end") if late else (px(x) + 4, "start")
+            parts.append(tag("text", label, x=at, y=TOP + 9, cls="mark-text", text_anchor=anchor))
         parts += [self._series(s, px, py) for s in self.series]
         parts.append(tag("line", x1=0, x2=0, y1=TOP, y2=height - BOTTOM, cls="cross", visibility="hidden"))
         return tag(
