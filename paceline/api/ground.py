@@ -34,6 +34,7 @@ class Ground:
     prepared: Prepared
     plan: Plan
     baselines: Mapping[str, Mapping[str, float | None]]
+    steps: int
 
     @property
     def threads_per_rank(self) -> int:
@@ -94,10 +95,17 @@ def settle(job: Job, layout: str, say: Say, progress: Callable[[dict[str, Any]],
         tokens=prepared.tokens,
         vocab_size=prepared.vocab,
     )
-    refuse_before_start(job, prepared, found.layout.data_degree)
+    steps = refuse_before_start(job, prepared, found.layout.data_degree)
     simple = baselines(prepared)
     return Ground(
-        job, machine, cluster, measured, prepared, found, {n: simple[n] for n in ("unigram", "trigram")}
+        job,
+        machine,
+        cluster,
+        measured,
+        prepared,
+        found,
+        {n: simple[n] for n in ("unigram", "trigram")},
+        steps,
     )
 
 

@@ -9,6 +9,8 @@ from pathlib import Path
 from paceline.api.surroundings import cache_folder
 from paceline.launch.local import run_ranks
 from paceline.launch.machine import Machine, is_quiet
+from paceline.launch.signals import Stopper
+from paceline.ledger.outcome import Exit, Refused
 from paceline.plan.measured import Measured, machine_key, measurement_path, worlds
 
 ENTRY = "paceline.recipes.measure:run"
@@ -22,16 +24,43 @@ def measured_or_measure(machine: Machine, say: Callable[[str, str], None]) -> Me
     if found is not None and not (found.busy and is_quiet(machine.cores)):
         return found
     say("machine", f"measuring {machine.cores} cores of {machine.cpu_model} once, about 20 s …")
-    path.parent.mkdir(parents=True, exist_ok=True)
+    _make_room(path)
     return take(machine, path, key)
 
 
 def take(machine: Machine, path: Path, key: str) -> Measured | None:
-    """Measure with one rank, two, and four, each in processes of their own; the file is complete or absent."""
-    with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
+    """Measure with one rank, two, and four, each in processes of their own; the file is complete or absent.
+
+    Raises:
+        KeyboardInterrupt, SystemExit: 143, when a signal came: nothing has been started that could be saved.
+    """
+    with tempfile.TemporaryDirectory(dir=path.parent) as scratch, Stopper() as stopper:
         partial = Path(scratch) / path.name
         for ranks, threads, compute in worlds(machine.cores):
             payload = {"file": str(partial), "key": key, "compute": compute}
-            run_ranks(ENTRY, payload, world_size=ranks, logs=Path(scratch) / "logs", threads_per_rank=threads)
+            logs = Path(scratch) / "logs"
+            run_ranks(ENTRY, payload, world_size=ranks, logs=logs, threads_per_rank=threads, stop=stopper)
+            if stopper() == "SIGTERM":
+                raise SystemExit(143)
+            if stopper() is not None:
+                raise KeyboardInterrupt
         partial.replace(path)
     return Measured.read(path, key)
+
+
+def _make_room(path: Path) -> None:
+    """The cache must be writable before 20 s are spent on what goes into it."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
+    except OSError as error:
+        raise Refused(
+            "the cache cannot be written",
+            exit_code=Exit.STORE,
+            key="PACELINE_CACHE",
+            seen=str(error),
+            rule="prepared data and the machine's measurement are kept in the cache",
+            use="PACELINE_CACHE=FOLDER, a folder that is yours",
+            where=str(path.parent),
+        ) from error

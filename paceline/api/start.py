@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import paceline
 from paceline.api.ground import Ground
@@ -15,7 +14,7 @@ from paceline.job.presets import WIDTHS
 from paceline.ledger import manifest as manifests
 from paceline.ledger import records
 from paceline.ledger.atomic import write_bytes, write_json
-from paceline.ledger.folder import RunFolder, create, read_manifest
+from paceline.ledger.folder import RunFolder, read_manifest
 from paceline.ledger.outcome import Exit, Refused
 from paceline.ledger.status import Status
 from paceline.plan.model import flops_per_token
@@ -25,15 +24,11 @@ from paceline.recover.steps import check_store
 Say = Callable[[str, str], None]
 
 
-def begin(target: Target, loaded: Loaded, ground: Ground, root: Path, name: str) -> tuple[RunFolder, float]:
-    """Make the folder of a new run, or take up an old one; (folder, Unix seconds of the run's first start).
+def begin(folder: RunFolder, target: Target, loaded: Loaded, ground: Ground) -> float:
+    """Fill the folder of a new run, or bring an old one's up to date; Unix seconds of the run's first start.
 
-    Raises:
-        Refused: 54 when a resumed run's data or tokenizer is not what it was trained on.
+    The caller holds the folder's lock, and everything that can be refused has been.
     """
-    folder = target.folder or create(root, name)
-    if target.resumes:
-        _check_same_data(folder, target, ground)
     check_store(folder.checkpoints, int(ground.plan.disk.get("checkpoint", 0)))
     started_s = target.started_unix_s or time.time()
     Status(
@@ -51,7 +46,7 @@ def begin(target: Target, loaded: Loaded, ground: Ground, root: Path, name: str)
     write_json(folder.evidence / "plan.json", ground.plan.to_dict())
     _plan_page(folder, ground)
     records.write(folder, 1, _record(ground), attempt=target.attempt)
-    return folder, started_s
+    return started_s
 
 
 def brief_of(folder: RunFolder, started_unix_s: float, target: Target, ground: Ground) -> Brief:
@@ -208,8 +203,11 @@ def _plan_page(folder: RunFolder, ground: Ground) -> None:
     write_plan_page(ground.plan.to_dict(), folder.plan_html)
 
 
-def _check_same_data(folder: RunFolder, target: Target, ground: Ground) -> None:
-    """The job may say the same and the files behind it be others: then the order of samples would be lost."""
+def refuse_other_data(target: Target, ground: Ground) -> None:
+    """Refuse (54) to resume on other data: the job may say the same and the files behind it be others."""
+    folder = target.folder
+    if folder is None:
+        return
     before = read_manifest(folder).get("hashes", {})
     now = ground.hashes()
     meant = {c.key.partition(".")[0] for c in target.changes if c.rule == "allowed"}

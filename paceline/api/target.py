@@ -35,27 +35,48 @@ class Target:
         return self.folder is not None
 
 
+def find_old(word: object, root: Path, name: str) -> RunFolder | None:
+    """The run that ``--resume`` means: JOB itself where it is a run, else the newest of this name; None = none yet."""
+    given = None if isinstance(word, Job) else run_of(str(word))
+    return given.folder if given is not None else newest_of(root, name)
+
+
 def find_target(
-    word: object, loaded: Loaded, root: Path, name: str, *, resume: bool, allow_change: Iterable[str]
+    word: object, loaded: Loaded, folder: RunFolder | None, allow_change: Iterable[str]
 ) -> Target:
-    """Decide by the rules of interface §1.
+    """What to do with ``folder``, decided by the rules of interface §1. The caller holds its lock.
 
     Args:
-        word: JOB as given; a run's own folder must then have something to resume.
+        word: JOB as given; a run's own folder must have something to resume.
         loaded: the job, values and origins.
-        root: folder of runs.
-        name: of the run.
+        folder: the old run; None = a new one is to be made.
+        allow_change: keys that may differ although they change the mathematics.
 
     Raises:
         Refused: 52 when JOB is a run without a checkpoint; 54 when the job differs where it may not.
     """
-    if not resume:
-        return Target(None, loaded.job)
-    given = None if isinstance(word, Job) else run_of(str(word))
-    folder = given.folder if given is not None else newest_of(root, name)
     if folder is None:
         return Target(None, loaded.job)
-    return _resumed(folder, loaded, tuple(allow_change), must=given is not None)
+    must = not isinstance(word, Job) and run_of(str(word)) is not None
+    return _resumed(folder, loaded, tuple(allow_change), must=must)
+
+
+def refuse_past_the_end(target: Target, steps: int) -> None:
+    """Refuse (54) to resume at a step after the job's last, before anything of the run is written."""
+    if target.folder is None or target.checkpoint is None:
+        return
+    at = int(target.checkpoint.name.rpartition("-")[2])
+    if at <= steps or any(c.key == "train.global_batch_size" for c in target.changes):
+        return
+    raise Refused(
+        "the checkpoint is past the end of the job",
+        exit_code=Exit.MISMATCH,
+        key="train.steps",
+        seen=f"checkpoint of step {at}, the job ends at {steps}",
+        rule="a resumed run goes on from its checkpoint",
+        use=f"--set train.steps={at + 1} or more",
+        where=str(target.checkpoint),
+    )
 
 
 def _resumed(folder: RunFolder, loaded: Loaded, allow_change: tuple[str, ...], *, must: bool) -> Target:

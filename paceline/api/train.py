@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,12 +13,12 @@ from paceline.api.ground import Ground, settle
 from paceline.api.jobs import Sets, load_job
 from paceline.api.lines import PlainLines
 from paceline.api.runs import Run, forget_stop, runs_root, stop_asked
-from paceline.api.start import begin, brief_of, headings
+from paceline.api.start import begin, brief_of, headings, refuse_other_data
 from paceline.api.surroundings import environment
-from paceline.api.target import Target, find_target
+from paceline.api.target import Target, find_old, find_target, refuse_past_the_end
 from paceline.launch.environment import refuse_engine_world
 from paceline.launch.machine import refuse_platform
-from paceline.ledger.folder import RunFolder, check_run_name
+from paceline.ledger.folder import RunFolder, check_run_name, create
 from paceline.ledger.lock import Lock
 from paceline.ledger.outcome import Exit, PacelineError
 from paceline.ledger.status import Heartbeat
@@ -63,13 +63,21 @@ def train(
     loaded = load_job(job, set)
     run_name = check_run_name(name or loaded.job.run.name or "run")
     root = runs_root(loaded.job.run.root if "run.root" in loaded.origins else None)
-    target = find_target(job, loaded, root, run_name, resume=resume, allow_change=allow_change)
-    wanted = _wanted(str(layout), target)
     board = _Board(on_row, on_message, loaded.job.track.every)
-    _warm_up(wanted)
-    ground = settle(target.job, wanted, board.say, board.preparing)
-    folder, started_unix_s = begin(target, loaded, ground, root, run_name)
-    with Lock(folder):
+    with ExitStack() as held:
+        old = find_old(job, root, run_name) if resume else None
+        if old is not None:
+            held.enter_context(Lock(old))  # before anything of it is read, let alone written
+        target = find_target(job, loaded, old, allow_change)
+        wanted = _wanted(str(layout), target)
+        _warm_up(wanted)
+        ground = settle(target.job, wanted, board.say, board.preparing)
+        refuse_past_the_end(target, ground.steps)
+        refuse_other_data(target, ground)
+        folder = old or create(root, run_name)
+        if old is None:
+            held.enter_context(Lock(folder))
+        started_unix_s = begin(folder, target, loaded, ground)
         board.open(folder)
         headings(board.say, folder, target, ground)
         return _run(brief_of(folder, started_unix_s, target, ground), ground, board)
