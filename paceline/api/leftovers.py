@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from paceline.api.runs import Run, runs, runs_root
-from paceline.ledger import process
+from paceline.ledger.lock import Lock
 
 
 @dataclass(frozen=True)
@@ -37,19 +37,11 @@ def _of_run(run: Run) -> Iterator[Leftover]:
     if run.state == "lost":
         says = f"{run.path}: says {run.status.state}, but its process {run.status.pid} is gone"
         yield Leftover(
-            run.path, says, f"paceline train {run.path} --resume, or paceline runs delete {run.name} --yes"
+            run.path, says, f"paceline train {run.path} --resume, or paceline runs delete {run.path} --yes"
         )
-    elif run.folder.lock.exists() and _stale(run.folder.lock):
+    elif Lock(run.folder).is_stale():
         yield Leftover(
             run.folder.lock, f"{run.folder.lock}: its process is gone", "nothing: the next run takes it over"
         )
     for path in sorted(run.folder.checkpoints.glob(".*")):
         yield Leftover(path, f"{path}: a checkpoint that was not finished", f"rm -r {path}")
-
-
-def _stale(lock: Path) -> bool:
-    try:
-        host, pid, started = [*lock.read_text(encoding="utf-8").split("\n"), "", ""][:3]
-    except OSError:
-        return False
-    return host == process.host() and pid.isdigit() and not process.is_alive(int(pid), started)

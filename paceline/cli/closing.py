@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from paceline.api.lines import clock_text
@@ -12,13 +13,13 @@ if TYPE_CHECKING:
     from paceline.evidence.facts import Facts
 
 
-def closing_lines(run: Run, job: str) -> list[tuple[str, str]]:
+def closing_lines(run: Run) -> list[tuple[str, str]]:
     """(word, text) of each line; a line whose facts are not there is left out."""
     from paceline.evidence.facts import Facts
     from paceline.evidence.waste import time_line
 
     if run.state == "preempted":
-        return [("stopped", stopped_text(run, job))]
+        return [("stopped", stopped_text(run))]
     facts = Facts(run.folder)
     lines = [("done", done_text(run, facts))] if run.state == "done" else []
     lines += [("time", time_line(facts.time_rows)), ("plan", plan_text(facts))]
@@ -38,15 +39,19 @@ def ended(run: Run) -> PacelineError | None:
         exit_code=code,
         seen=f"{run.name} {run.state} at step {run.status.step}/{run.status.steps}",
         rule=meaning,
-        use=f"paceline logs {run.name}",
+        use=f"paceline logs {quote(str(run.path))}",
     )
 
 
-def stopped_text(run: Run, job: str) -> str:
-    """``after step 121, saved runs/stdlib@121 (verified) · continue: … --resume · exit 50``."""
+def stopped_text(run: Run) -> str:
+    """``after step 121, saved runs/stdlib@121 (verified) · continue: … --resume · exit 50``.
+
+    The run is named by its folder: its ``job.toml`` has every value, those of ``--name`` and ``--set`` too.
+    """
     saved = [c for c in run.checkpoints() if c.latest] or run.checkpoints()[-1:]
     kept = f"saved {run.path}@{saved[-1].step} (verified)" if saved else "nothing saved"
-    how = f"continue: paceline train {job} --resume"
+    way = quote(str(run.path))
+    how = f"continue: paceline train {way} --resume" if saved else f"begin again: paceline train {way}"
     return f"after step {run.status.step}, {kept} · {how} · exit {run.exit_code}"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from shlex import join
 from typing import Annotated, Any
 
 import typer
@@ -46,6 +47,7 @@ def plan(
     from paceline.api.plan import plan as make_plan
     from paceline.plan.show import table
 
+    typed = join([job, *(word for one in sets or () for word in ("--set", one))])
     options = {"layout.objective": objective, "layout.deadline": deadline, "layout.budget_usd": budget}
     pairs = split_sets(sets) + [(key, value) for key, value in options.items() if value is not None]
     found = load_job(job, pairs).job
@@ -58,7 +60,7 @@ def plan(
     if save:
         chosen.save(save)
         screen.note(f"saved    {save}, with layout.use = {chosen.best.layout}")
-    return Reply(result, lambda t: table(chosen, width=t.width, job=job) + _scale_text(scaled, t.width))
+    return Reply(result, lambda t: table(chosen, width=t.width, job=typed) + _scale_text(scaled, t.width))
 
 
 def _scale_text(rows: list[dict[str, Any]], width: int) -> str:

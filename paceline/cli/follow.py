@@ -43,5 +43,5 @@ def refuse_absent_log(run: Run, path: Path, rank: int | None) -> Refused:
         seen=str(path),
         rule="a rank that ran has a log; `single` prints to the console",
         allowed=" ".join(map(str, ranks)),
-        use=f"paceline logs {run.name}" + (f" --rank {ranks[0]}" if ranks and rank is None else ""),
+        use=f"paceline logs {run.path}" + (f" --rank {ranks[0]}" if ranks and rank is None else ""),
     )

@@ -58,16 +58,16 @@ def train(
             set=pairs,
             on_message=console.message,
         )
-    return closing(run, job)
+    return closing(run)
 
 
-def closing(run: Run, job: str) -> Reply:
+def closing(run: Run) -> Reply:
     """The end of a run: what it reached, where the time went, where the report is, and how to go on."""
     from paceline.cli.closing import closing_lines, ended
     from paceline.ledger.outcome import Exit
 
     code = int(run.exit_code or 0)
-    lines = [f"{word:<8} {text}" for word, text in closing_lines(run, job)]
+    lines = [f"{word:<8} {text}" for word, text in closing_lines(run)]
     error = None if code == Exit.DONE else ended(run)
     result = {
         "run": run.name,

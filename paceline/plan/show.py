@@ -16,7 +16,7 @@ Column = tuple[str, Callable[[Candidate], str], bool]
 def table(plan: Plan, *, width: int = 100, job: str = "") -> str:
     """The answer on one screen of ``width`` columns; columns on the right go first when it is narrow.
 
-    ``job`` is the job as it was typed, for the line that says what to do next.
+    ``job`` is the job as it was typed, with its ``--set`` words, for the line that says what to do next.
     """
     limit = plan.cluster.memory_of_rank(plan.cluster.ranks_on_host(plan.best.layout.world_size)) / GIB
     lines = [_job(plan), _cluster(plan), _labelled("answer", answer(plan)), ""]

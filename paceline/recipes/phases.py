@@ -201,7 +201,7 @@ def write_recover(brief: Brief, built: Assembly, feed: Feed, end: End, saved: Sa
         },
         controls=f"restart.max = {brief.job.restart.max}",
         handoff={},
-        reproduce=f"paceline train {brief.folder.job_toml} --resume",
+        reproduce=f"paceline train {brief.folder.path} --resume",
     )
     records.write(brief.folder, 5, record, attempt=brief.attempt)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from shlex import quote
 from typing import Any
 
 from paceline.evidence.facts import Facts
@@ -107,7 +108,10 @@ def checkpoints_section(facts: Facts) -> Html:
             [tag("h3", "Events"), table(("step", "event", "detail"), lines, numbers=(0,), cls="snug")]
         )
     resume = tag(
-        "p", "Continue: ", tag("code", f"paceline train {facts.folder.path.name} --resume"), cls="caption"
+        "p",
+        "Continue: ",
+        tag("code", f"paceline train {quote(str(facts.folder.path))} --resume"),
+        cls="caption",
     )
     return section(
         "checkpoints",
