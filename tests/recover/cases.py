@@ -63,7 +63,7 @@ class Run:
         delivery = deliver(
             self.model, [self.model.up, self.model.gate], self.mesh, Precision(torch.float32, torch.float32)
         )
-        self.model, self.module, self._micro_batch = delivery.model, delivery.module, delivery.micro_batch
+        self.model, self.module, self._before = delivery.model, delivery.module, delivery.before
         self.optimizer: torch.optim.Optimizer
         if optimizer == "sgd":
             self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1, momentum=0.9)
@@ -74,10 +74,10 @@ class Run:
     def train(self, first: int, last: int) -> None:
         for step in range(first, last):
             ids = (torch.arange(8).reshape(2, 4) * (step + 3)) % 11
-            with self._micro_batch(True, True):
-                logits = self.module(ids)
-                loss = nn.functional.cross_entropy(logits.flatten(0, 1), ids.flatten().roll(1)) / 4
-                loss.backward()
+            self._before(True, True)
+            logits = self.module(ids)
+            loss = nn.functional.cross_entropy(logits.flatten(0, 1), ids.flatten().roll(1)) / 4
+            loss.backward()
             self.optimizer.step()
             self.optimizer.zero_grad()
 
