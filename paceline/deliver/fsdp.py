@@ -9,6 +9,9 @@ What each stage keeps between micro-batches of one step:
 Why the divide factor is 1 and the reduction is forced to a plain sum: the loss is already divided by the global
 token count. The factor alone passes in float64 and crashes on gloo in float32, whose path would need PREMUL_SUM.
 
+Why set_is_last_backward is left alone: with False, FSDP2 keeps the forward order of the micro-batches before and
+gathers one unit too many in every step (counted in tests/deliver/test_fsdp.py).
+
 With a dp axis as well (HSDP) the mesh has two dims: gradients are reduce-scattered over fsdp and the shards
 summed over dp, once a step.
 """
@@ -49,7 +52,6 @@ def apply(model: nn.Module, units: Sequence[nn.Module], mesh: Mesh, precision: P
     root = parts[0]
 
     def before(first: bool, last: bool) -> None:
-        root.set_is_last_backward(last)
         root.set_reshard_after_backward(zero == "zero3" or last)
         if zero == "zero1":
             root.set_requires_gradient_sync(last)
