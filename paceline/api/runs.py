@@ -64,8 +64,9 @@ class Run:
 
     @property
     def state(self) -> str:
-        """preparing running stopping done preempted failed, or lost: heartbeat old and process gone."""
-        return self.status.shown_state()
+        """preparing running stopping done preempted failed, or lost: it says that it lives and is gone."""
+        state = self.folder.shown_state()
+        return "failed" if state == "unknown" else state
 
     @property
     def exit_code(self) -> int | None:

@@ -26,7 +26,7 @@ from paceline.ledger.accounts import (
 )
 from paceline.ledger.atomic import read_json_or
 from paceline.ledger.folder import RunFolder, read_manifest
-from paceline.ledger.metrics import columns, counted_rows
+from paceline.ledger.metrics import LARGEST, columns, counted_rows
 from paceline.ledger.records import read_all
 from paceline.ledger.status import Status
 
@@ -58,7 +58,7 @@ class Facts:
 
     @cached_property
     def state(self) -> str:
-        return self.status.shown_state() if self.status else "unknown"
+        return self.folder.shown_state()
 
     @cached_property
     def manifest(self) -> dict[str, Any]:
@@ -69,7 +69,7 @@ class Facts:
         """The resolved job as nested tables; empty when it cannot be read."""
         try:
             return tomllib.loads(self.folder.job_toml.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             return {}
 
     @cached_property
@@ -262,8 +262,8 @@ def flatten(tables: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def is_number(value: Any) -> TypeGuard[float]:
-    """A finite int or float; JSON's null, texts and booleans are none."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    """An int or float that can be calculated with; JSON's null, texts and booleans are none."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and -LARGEST < value < LARGEST
 
 
 def finite(values: Sequence[Any]) -> list[float]:

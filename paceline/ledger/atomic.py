@@ -41,9 +41,17 @@ def write_json(path: Path | str, content: Mapping[str, Any] | list[Any]) -> None
     write_text(path, json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
+def parse_json(text: str | bytes) -> Any:
+    """The value of a JSON text; whatever is wrong with it, also nesting without end, is a ``ValueError``."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("JSON is nested too deeply") from None
+
+
 def read_json(path: Path | str) -> Any:
-    """The content of a JSON file; raises ``FileNotFoundError`` or ``ValueError``."""
-    return json.loads(Path(path).read_text(encoding="utf-8"))
+    """The content of a JSON file; raises ``OSError`` or ``ValueError``."""
+    return parse_json(Path(path).read_text(encoding="utf-8"))
 
 
 def read_json_or(path: Path | str, default: Any) -> Any:

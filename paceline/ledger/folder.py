@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from paceline.ledger import recognise, removal
 from paceline.ledger.atomic import read_json_or
 from paceline.ledger.lock import Lock
 from paceline.ledger.outcome import Exit, Refused
@@ -30,7 +31,6 @@ __all__ = [
 
 NAME_BYTES = 80
 _RESERVED = {"con", "prn", "aux", "nul", "last"} | {f"{d}{n}" for d in ("com", "lpt") for n in range(1, 10)}
-_SUBFOLDERS = ("source", "phases", "ledger", "logs", "checkpoints", "evidence", "traces")
 
 
 @dataclass(frozen=True)
@@ -131,27 +131,19 @@ class RunFolder:
         return _disk_bytes(self.path)
 
     def is_run(self) -> bool:
-        """Whether the folder looks like a run: it has a status or a resolved job."""
-        return self.status.is_file() or self.job_toml.is_file()
+        """Whether this is a run: files that Paceline wrote say so, never a ``job.toml`` alone."""
+        return recognise.is_run(self.path)
+
+    def shown_state(self) -> str:
+        """The state, ``lost`` where its process is gone; ``unknown`` when no status can be read."""
+        status = self.read_status()
+        if status is not None and status.shown_state() == "lost":
+            status = self.read_status()  # it may have said its last word between our reading and our looking
+        return status.shown_state() if status is not None else "unknown"
 
     def delete(self) -> int:
         """Removes the run and returns the bytes freed; a run that a living process holds is refused (56)."""
-        if self.path.is_symlink() or not self.is_run():
-            raise Refused(
-                f"{self.path} is not a run",
-                exit_code=Exit.USAGE,
-                seen=str(self.path),
-                rule="only a folder with a run's status.json or job.toml is deleted, never through a link",
-                use="paceline runs",
-            )
-        with Lock(self):
-            freed = self.disk_bytes()
-            doomed = self.path.with_name(
-                f".{self.name}.deleting"
-            )  # renamed first: half a run is never listed
-            self.path.rename(doomed)
-        shutil.rmtree(doomed)
-        return freed
+        return removal.delete(self)
 
     def copy_source(self, job_file: Path | None, files: Iterable[Path] = ()) -> list[Path]:
         """Keeps the job as given, and each ``file.py`` that it names, in ``source/``; returns the copies."""
@@ -209,7 +201,7 @@ def create(root: Path | str, name: str) -> RunFolder:
                 continue
             break
         folder = RunFolder(root / candidate)
-        for sub in _SUBFOLDERS:
+        for sub in recognise.SUBFOLDERS:
             (folder.path / sub).mkdir()
     except OSError as error:
         raise Refused(
@@ -242,9 +234,15 @@ def find(run: str | Path = "last", root: Path | str = "runs", *, exit_code: int 
     """The run that ``run`` names: a path, a name under ``root`` (case ignored), or ``last``.
 
     Raises:
-        Refused: with ``exit_code`` (2; 52 where something is to be resumed) and the nearest names.
+        Refused: with ``exit_code`` (2; 52 where something is to be resumed) and the nearest names; (2) for
+            ``RUN@STEP``, since what is done to a run is never done for a checkpoint's name.
     """
-    name = split_step(str(run))[0]
+    name, step = split_step(str(run))
+    if step is not None:
+        for candidate in (Path(root) / run, Path(run)):
+            if RunFolder(candidate).is_run():  # a folder that somebody renamed so
+                return RunFolder(candidate)
+        raise _a_checkpoint(str(run), name)
     if name == "last":
         newest = all_runs(root)
         if newest:
@@ -263,7 +261,7 @@ def find_all(runs: Iterable[str], root: Path | str = "runs") -> list[RunFolder]:
     """As :func:`find` for each; a name with ``* ? [`` stands for every run that it matches, oldest first."""
     found: dict[Path, RunFolder] = {}
     for run in runs:
-        if any(c in run for c in "*?["):
+        if any(c in run for c in "*?[") and split_step(run)[1] is None:
             matches = [f for f in reversed(all_runs(root)) if fnmatch.fnmatchcase(f.name, run)]
             if not matches:
                 raise _not_found(run, Path(root), Exit.USAGE)
@@ -277,11 +275,24 @@ def newest_of(root: Path | str, name: str, *, kind: str = "train") -> RunFolder 
     """The most recently started run of this kind named ``NAME``, ``NAME-2`` …: the one to resume."""
     pattern = re.compile(rf"{re.escape(name)}(-([2-9]|[1-9]\d+))?", re.IGNORECASE)
     for folder in all_runs(root):
-        if pattern.fullmatch(folder.name):
+        # Without a resolved job it died before there was anything to go on with.
+        if pattern.fullmatch(folder.name) and folder.job_toml.is_file():
             status = folder.read_status()
             if status is None or status.kind == kind:
                 return folder
     return None
+
+
+def _a_checkpoint(word: str, name: str) -> Refused:
+    return Refused(
+        f"{word} is a checkpoint, not a run",
+        exit_code=Exit.USAGE,
+        key="RUN",
+        seen=word,
+        rule="this takes a whole run; RUN@STEP is for what reads one checkpoint (checkpoint inspect, "
+        "checkpoint verify, sample)",
+        use=name,
+    )
 
 
 def _not_found(name: str, root: Path, exit_code: int) -> Refused:

@@ -6,12 +6,13 @@ foreign lines are left out: a rank may have been killed while it wrote.
 
 from __future__ import annotations
 
-import json
+import math
 from collections import defaultdict
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from paceline.ledger.atomic import parse_json
 from paceline.ledger.folder import RunFolder
 from paceline.ledger.spans import TICKS_PER_S, UNATTRIBUTED, Account
 
@@ -81,14 +82,14 @@ def read_rank(path: Path | str) -> RankLedger:
         content = []
     for raw in content:
         try:
-            row = json.loads(raw)
+            row = parse_json(raw)
             if row.get("kind") == "ledger":
+                clocks.append(_clock(row))
                 header = row
-                ledger = replace(ledger, rank=int(row["rank"]), host=str(row["host"]))
-                clocks.append((int(row["attempt"]), str(row["host"]), row["origin_unix_s"] - row["origin_s"]))
+                ledger = replace(ledger, rank=_count(row["rank"]), host=_text(row["host"]))
             elif header:
                 lines.append(_line(row, header))
-        except (ValueError, KeyError, TypeError, IndexError, AttributeError):
+        except (ValueError, KeyError, TypeError, IndexError, AttributeError, OverflowError):
             continue
     return replace(ledger, lines=tuple(lines), clock_offsets=tuple(clocks))
 
@@ -99,23 +100,58 @@ def read_ranks(folder: RunFolder) -> tuple[RankLedger, ...]:
     return tuple(ledger for ledger in found if ledger.lines)
 
 
+def _clock(header: dict[str, Any]) -> tuple[int, str, float]:
+    zero_s = _seconds(header["origin_unix_s"]) - _seconds(header["origin_s"])
+    for phase in header["phases"]:
+        _text(phase)
+    return _count(header["attempt"]), _text(header["host"]), zero_s
+
+
 def _line(row: dict[str, Any], header: dict[str, Any]) -> Line:
-    origin = round(header["origin_s"] * TICKS_PER_S)
+    """The line, or an error for a value of a wrong type: what is summed later is what it says it is."""
+    origin = _ticks(header["origin_s"])
     phases = header["phases"]
-    scale = TICKS_PER_S
     spans = []
     for phase, reason, start_s, duration_s in row["spans"]:
-        start = origin + round(start_s * scale)
-        spans.append(SpanRow((phases[phase], reason), start, start + round(duration_s * scale)))
+        start = origin + _ticks(start_s)
+        spans.append(SpanRow((phases[phase], _text(reason)), start, start + max(0, _ticks(duration_s))))
     calls = []
     for axis, group, op, seq, size, enter_s, leave_s, wait_start_s, wait_end_s in row["calls"]:
         wait = None
         if wait_start_s is not None and wait_end_s is not None:
-            wait = (origin + round(wait_start_s * scale), origin + round(wait_end_s * scale))
-        left = None if leave_s is None else origin + round(leave_s * scale)
-        calls.append(CallTicks(axis, group, op, seq, size, origin + round(enter_s * scale), left, wait))
-    start, end = (origin + round(row[name] * scale) for name in ("start_s", "end_s"))
-    return Line(header["attempt"], row["step"], start, end, tuple(spans), tuple(calls))
+            wait = (origin + _ticks(wait_start_s), origin + _ticks(wait_end_s))
+        left = None if leave_s is None else origin + _ticks(leave_s)
+        names = (_text(axis), _text(group), _text(op))
+        calls.append(CallTicks(*names, _count(seq), _count(size), origin + _ticks(enter_s), left, wait))
+    start, end = (origin + _ticks(row[name]) for name in ("start_s", "end_s"))
+    if end < start:
+        raise ValueError("a line ends before it starts")
+    step = row["step"]
+    return Line(
+        header["attempt"], None if step is None else _count(step), start, end, tuple(spans), tuple(calls)
+    )
+
+
+def _ticks(seconds: Any) -> int:
+    return round(_seconds(seconds) * TICKS_PER_S)
+
+
+def _seconds(value: Any) -> float:
+    if not isinstance(value, int | float) or not math.fabs(value) < 1e11:  # a clock of 3000 years
+        raise ValueError(f"{str(value)[:40]} is not a time")
+    return value
+
+
+def _count(value: Any) -> int:
+    if type(value) is not int or not 0 <= value < 1 << 53:
+        raise ValueError(f"{str(value)[:40]} is not a count")
+    return value
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{str(value)[:40]} is not a text")
+    return value
 
 
 def _rank_of(path: Path) -> int:

@@ -59,21 +59,31 @@ class Lock:
         self.release()
 
     def holder(self) -> tuple[str, int, str] | None:
-        """(host, pid, start) of the process named in the file, ``None`` when nobody holds it."""
+        """(host, pid, start) of the process named in the file; ``None`` when there is no file to read."""
         try:
-            host, pid, start, *_ = [*self._folder.lock.read_text(encoding="utf-8").splitlines(), "", "", ""]
-            return host, int(pid or 0), start
-        except (OSError, ValueError):
+            text = self._folder.lock.read_text(encoding="utf-8", errors="replace")
+        except OSError:
             return None
+        host, pid, start, *_ = [*text.splitlines(), "", "", ""]
+        return host, int(pid) if pid.isascii() and pid.isdigit() and len(pid) < 10 else 0, start
 
-    def _remove_if_stale(self) -> None:
+    def is_stale(self) -> bool:
+        """There is a lock, and the process that it names is provably gone; a torn lock names nobody."""
         holder = self.holder()
         if holder is None:
-            return
+            return False
         host, pid, start = holder
-        if host != process.host() or process.is_alive(pid, start):
+        return not host or (host == process.host() and not process.is_alive(pid, start))
+
+    def refuse_if_held(self) -> None:
+        """Refuses (56) while somebody may hold the lock; nothing is written."""
+        if os.path.lexists(self._folder.lock) and not self.is_stale():
             raise self._locked()
-        self._folder.lock.unlink(missing_ok=True)
+
+    def _remove_if_stale(self) -> None:
+        if os.path.lexists(self._folder.lock):
+            self.refuse_if_held()
+            self._folder.lock.unlink(missing_ok=True)
 
     def _locked(self) -> Refused:
         host, pid, _ = self.holder() or ("?", 0, "")

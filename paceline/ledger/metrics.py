@@ -13,7 +13,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from paceline.ledger.atomic import parse_json
+
 KINDS = ("train", "eval", "round", "event")
+TEXTS = ("kind", "set", "event", "detail")
+LARGEST = 1e60
+"""No quantity of a run is larger (fp32 ends at 3e38); sums and squares of what is below stay finite."""
 
 
 class MetricsWriter:
@@ -51,11 +56,8 @@ def read_rows(path: Path | str, kind: str | None = None) -> Iterator[dict[str, A
         return
     with file:
         for line in file:
-            try:
-                row = json.loads(line)
-            except ValueError:
-                continue
-            if isinstance(row, dict) and (kind is None or row.get("kind") == kind):
+            row = _row(line)
+            if row is not None and (kind is None or row["kind"] == kind):
                 yield row
 
 
@@ -92,13 +94,40 @@ def last_row(path: Path | str, kind: str = "train", *, window_bytes: int = 1 << 
     except OSError:
         return None
     for line in reversed(lines):
-        try:
-            row = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(row, dict) and row.get("kind") == kind:
+        row = _row(line)
+        if row is not None and row["kind"] == kind:
             return row
     return None
+
+
+def _row(line: bytes) -> dict[str, Any] | None:
+    """The row that a line holds, its types checked; ``None`` for a line that is torn or not a row.
+
+    A row needs its kind, step and attempt. Any other key may be lost alone: a number that is none is ``None``.
+    """
+    try:
+        row = parse_json(line)
+    except ValueError:
+        return None
+    if not isinstance(row, dict) or row.get("kind") not in KINDS:
+        return None
+    if not all(_is_count(row.get(name)) for name in ("step", "attempt")):
+        return None
+    return {key: _value(row["kind"], key, value) for key, value in row.items()}
+
+
+def _value(kind: str, key: str, value: Any) -> Any:
+    if key in TEXTS:
+        return value if isinstance(value, str) or key == "detail" else str(value)[:200]
+    if isinstance(value, int | float) and not -LARGEST < value < LARGEST:
+        return None  # NaN is in no range
+    if kind in ("train", "eval") and not isinstance(value, int | float):
+        return None
+    return value
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 53
 
 
 def _finite(value: Any) -> Any:

@@ -35,7 +35,7 @@ def start_time(pid: int) -> str:
 
 def is_alive(pid: int, started: str = "") -> bool:
     """``pid`` lives on this host, and began when ``started`` says (if it says anything)."""
-    if pid <= 0:
+    if not 0 < pid < 1 << 31:  # no system counts further; os.kill would overflow
         return False
     try:
         os.kill(pid, 0)

@@ -95,12 +95,26 @@ def test_runs_are_found_by_path_name_case_and_last(tmp_path: Path) -> None:
     old, new = make(tmp_path, "old", 100.0), make(tmp_path, "New", 200.0)
     assert find(old.path, tmp_path / "nowhere").path == old.path
     assert find("old", tmp_path).path == old.path
-    assert find("old@200", tmp_path).path == old.path
     assert find("new", tmp_path).path == new.path
     assert find("last", tmp_path).path == new.path
     assert [f.name for f in all_runs(tmp_path)] == ["New", "old"]
     assert split_step("old@200") == ("old", 200)
     assert split_step("old") == ("old", None)
+
+
+@pytest.mark.parametrize("word", ["old@200", "old@0", "@200", "last@3", "OLD@1"])
+def test_a_checkpoint_is_not_a_run(tmp_path: Path, word: str) -> None:
+    """`runs delete old@200` must not take all of `old` for one of its checkpoints."""
+    folder = make(tmp_path, "old", 100.0)
+    for words in (word, str(folder.path) + "@200"):
+        for refused in (lambda w: find(w, tmp_path), lambda w: find_all([w], tmp_path)):
+            with pytest.raises(Refused) as refusal:
+                refused(words)
+            assert refusal.value.exit_code == 2
+            assert "is a checkpoint, not a run" in refusal.value.message
+            assert "@" not in refusal.value.use
+    folder.path.rename(tmp_path / "kept@200")
+    assert find("kept@200", tmp_path).name == "kept@200", "a folder of that name is the run that it is"
 
 
 def test_an_unknown_run_is_refused_with_the_nearest_name(tmp_path: Path) -> None:
@@ -127,6 +141,9 @@ def test_the_newest_run_of_a_name_is_the_one_to_resume(tmp_path: Path) -> None:
     make(tmp_path, "lm-prove", 30.0, kind="prove")
     make(tmp_path, "lm-3", 40.0, kind="prove")
     make(tmp_path, "lm2", 50.0)
+    for folder in all_runs(tmp_path):
+        folder.job_toml.write_text("")
+    make(tmp_path, "lm-9", 60.0)  # died before it had a job
     found = newest_of(tmp_path, "lm")
     assert found is not None
     assert found.path == second.path
@@ -149,29 +166,6 @@ def test_disk_use_counts_a_linked_file_once(tmp_path: Path) -> None:
     os.link(folder.checkpoints / "a", folder.checkpoints / "b")
     (folder.logs / "c").write_bytes(b"x" * 24)
     assert folder.disk_bytes() == 1024
-
-
-def test_deleting_frees_the_run_and_refuses_what_is_not_one(tmp_path: Path) -> None:
-    folder = make(tmp_path, "r", 1.0)
-    (folder.checkpoints / "a").write_bytes(b"x" * 1000)
-    assert folder.delete() > 1000
-    assert os.listdir(tmp_path) == []
-    (tmp_path / "precious").mkdir()
-    with pytest.raises(Refused):
-        RunFolder(tmp_path / "precious").delete()
-    target = make(tmp_path / "elsewhere", "r", 1.0)
-    (tmp_path / "link").symlink_to(target.path)
-    with pytest.raises(Refused):
-        RunFolder(tmp_path / "link").delete()
-    assert target.path.exists()
-
-
-def test_a_run_in_use_is_not_deleted(tmp_path: Path) -> None:
-    folder = make(tmp_path, "r", 1.0)
-    with Lock(folder), pytest.raises(Refused) as refusal:
-        folder.delete()
-    assert refusal.value.exit_code == 56
-    assert folder.path.exists()
 
 
 def test_a_second_process_is_refused_and_a_dead_holder_recognised(tmp_path: Path) -> None:
@@ -200,6 +194,14 @@ def test_a_second_process_is_refused_and_a_dead_holder_recognised(tmp_path: Path
     assert held[1] == os.getpid()
     lock.release()
     assert not folder.lock.exists()
+
+
+def test_a_lock_that_was_torn_by_a_crash_holds_nobody_off(tmp_path: Path) -> None:
+    folder = create(tmp_path, "r")
+    for torn in ("", "\n", "\x00" * 40, f"{os.uname().nodename}\n{'9' * 5000}\nx\n"):
+        folder.lock.write_text(torn.replace("\x00" * 40, ""))
+        assert Lock(folder).is_stale()
+        Lock(folder).acquire().release()
 
 
 def test_a_reused_process_number_does_not_hold_the_lock(tmp_path: Path) -> None:
