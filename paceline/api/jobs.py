@@ -58,7 +58,7 @@ def check_job(job: str | Path, sets: Sets = ()) -> Loaded:
     Raises:
         Refused: (2, 10) the layout breaks a rule; (20) a source is missing, empty or not readable.
     """
-    from paceline.compute.data.sources import resolve
+    from paceline.compute.data.sources import refuse_same_files, resolve
     from paceline.compute.data.spec import DataSpec, given_tokenizer
     from paceline.plan.layout import Layout
     from paceline.plan.rules import Facts, check
@@ -78,9 +78,9 @@ def check_job(job: str | Path, sets: Sets = ()) -> Loaded:
     if found.data.train is not None:
         spec = DataSpec.from_job(found)
         given_tokenizer(spec.tokenizer)
-        resolve(spec.train)
+        files = resolve(spec.train)
         if not isinstance(spec.eval, float):
-            resolve(spec.eval, key="data.eval")
+            refuse_same_files(files, resolve(spec.eval, key="data.eval"))
     return loaded
 
 

@@ -56,14 +56,17 @@ class Reader:
 
     def read(self, file: SourceFile) -> Iterator[Document]:
         """The documents of one file, in file order. Raises Refused(20)."""
-        if file.kind == "npy":
-            yield from self._npy(file)
-        elif file.kind == "jsonl":
-            with open(file.path, "rb") as opened:
-                yield from self._jsonl(file, opened)
-        else:
-            with open(file.path, "rb") as opened:
-                yield from self._text(file, opened)
+        try:
+            if file.kind == "npy":
+                yield from self._npy(file)
+            elif file.kind == "jsonl":
+                with open(file.path, "rb") as opened:
+                    yield from self._jsonl(file, opened)
+            else:
+                with open(file.path, "rb") as opened:
+                    yield from self._text(file, opened)
+        except OSError as error:  # of this file alone: what a consumer does is not raised in here
+            raise changed(file, self.key, error.strerror or str(error)) from error
 
     def _text(self, file: SourceFile, opened: BinaryIO) -> Iterator[Document]:
         offset, lines = 0, 1
@@ -134,6 +137,8 @@ class Reader:
 
     def _open_npy(self, file: SourceFile) -> np.ndarray:
         rule = f"a pre-tokenised source is a one-dimensional .npy array of {', '.join(_NPY_TYPES)}"
+        with open(file.path, "rb"):
+            pass  # a file that is gone is another matter than one that is no array
         try:
             ids: np.ndarray = np.load(file.path, mmap_mode="r", allow_pickle=False)
         except (OSError, ValueError, EOFError) as error:
@@ -179,6 +184,19 @@ class Reader:
             use=use or f"leave {where} out of {self.key}",
             where=where,
         )
+
+
+def changed(file: SourceFile, key: str, reason: str = "") -> Refused:
+    """A source that was readable when the preparation began is another now, or gone."""
+    return Refused(
+        "a source changed while it was being prepared",
+        exit_code=Exit.DATA,
+        key=key,
+        seen=f"{file.path}: {reason}" if reason else file.path,
+        rule="sources stand still while they are read",
+        use="run again when nothing writes to it, moves it or takes it away",
+        where=file.path,
+    )
 
 
 class _BadRow(Exception):

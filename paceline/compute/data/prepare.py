@@ -21,7 +21,7 @@ from paceline.compute.data.documents import Reader
 from paceline.compute.data.hashing import hash_names
 from paceline.compute.data.prepared import SCHEMA, Prepared
 from paceline.compute.data.scan import Scan, hold_out, scan
-from paceline.compute.data.sources import resolve
+from paceline.compute.data.sources import refuse_same_files, resolve
 from paceline.compute.data.spec import DEFAULT_TOKENIZER, DataSpec, given_tokenizer
 from paceline.compute.data.tokenise import (
     Part,
@@ -70,6 +70,8 @@ def prepare(
         if max(file.mtime_ns for file in work.files) < started_ns - _UNSETTLED_NS:
             write_json(note, {"schema": SCHEMA, "folder": made.folder.name})
         return made
+    except BrokenPipeError:
+        raise  # of whoever is told the progress: no file of ours is a pipe
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         raise Failed(
@@ -103,6 +105,7 @@ class _Preparation:
         self.eval_files = (
             [] if by_fraction else resolve(self.eval_items, key="data.eval", skip_empty=skip, hold_out=False)
         )
+        refuse_same_files(self.train_files, self.eval_files)
         self.files = self.train_files + self.eval_files
         self.teller = Teller(progress, sum(file.size_bytes for file in self.files))
         self.tokenizer = given_tokenizer(spec.tokenizer)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from paceline.compute.data.documents import Document, Reader
+from paceline.compute.data.documents import Document, Reader, changed
 from paceline.compute.data.hashing import hash64, mix_array
 from paceline.compute.data.sources import SourceFile
 from paceline.ledger.outcome import Exit, Refused
@@ -47,23 +47,11 @@ class Scan:
             for document in reader.read(file):
                 same = number < self.records.size and self.records["hash"][number] == document_hash(document)
                 if not same or self.records["offset"][number] != document.offset:
-                    raise _changed(file)
+                    raise changed(file, reader.key)
                 yield number, document
                 number += 1
             if number < self.records.size and self.files[self.records["file"][number]] is file:
-                raise _changed(file)
-
-
-def _changed(file: SourceFile) -> Refused:
-    return Refused(
-        "a source changed while it was being prepared",
-        exit_code=Exit.DATA,
-        key="data.train",
-        seen=file.path,
-        rule="sources stand still while they are read",
-        use="run again when nothing writes to it",
-        where=file.path,
-    )
+                raise changed(file, reader.key)
 
 
 def document_hash(document: Document) -> int:

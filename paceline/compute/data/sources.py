@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from paceline.compute.data.patterns import match
 from paceline.ledger.outcome import Exit, Refused
 
 STDLIB = "python-stdlib"
@@ -125,16 +126,35 @@ def resolve(
         Refused: 2 for what has not arrived, 20 for a file that is missing, empty, a folder or not readable.
     """
     files: list[SourceFile] = []
-    seen: set[tuple[int, str]] = set()
+    seen: set[tuple[int, str]] = set()  # by the real path: a link to a file is that file
     for group, item in enumerate(items):
         for path in item.paths:
             for found, may_be_empty in _expand(path, key):
-                if (group, found) not in seen:
-                    seen.add((group, found))
+                real = os.path.realpath(found)
+                if (group, real) not in seen:
+                    seen.add((group, real))
                     files.extend(_probe(found, group, key, skip_empty or may_be_empty))
     if not files:
         raise _refused(key, "no document", "the sources hold nothing but empty files", "a source with text")
     return _with_blocks(files, hold_out)
+
+
+def refuse_same_files(train: list[SourceFile], held_out: list[SourceFile]) -> None:
+    """A held-out loss on what was trained on is a wrong result. Raises Refused(20)."""
+    trained_on = {os.path.realpath(file.path) for file in train}
+    both = [file.path for file in held_out if os.path.realpath(file.path) in trained_on]
+    if not both:
+        return
+    more = f", and {len(both) - 1} more" if len(both) > 1 else ""
+    raise Refused(
+        "data.eval names files that data.train names, too",
+        exit_code=Exit.DATA,
+        key="data.eval",
+        seen=f"{both[0]}{more}",
+        rule="what is held out is not trained on; a share of data.train is held out by a number",
+        use="data.eval = 0.05, or files of its own",
+        where="data.eval",
+    )
 
 
 def _with_blocks(files: list[SourceFile], hold_out: bool) -> list[SourceFile]:
@@ -171,7 +191,7 @@ def _expand(path: str, key: str) -> list[tuple[str, bool]]:
     if os.path.exists(full):
         return [(full, False)]
     if glob.has_magic(path):
-        found = sorted(name for name in glob.glob(full, recursive=True) if not os.path.isdir(name))
+        found = sorted(name for name in match(full) if not os.path.isdir(name))
         if not found:
             rule = "a glob must match at least one file (`**` crosses folders)"
             use = _nearest(full) or f'{key} = "corpus/**/*.txt"'

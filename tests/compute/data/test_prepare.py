@@ -220,12 +220,14 @@ def test_a_source_that_changes_while_it_is_read_is_refused(
 
 
 def test_a_separate_source_for_evaluation(corpus: Path, prepared_of: Make) -> None:
-    prepared = prepared_of(str(corpus / "[0-2]?.txt"), str(corpus / "[23]?.txt"))
+    for number in range(20, 30):  # copies under other names
+        (corpus / f"{number}.copy").write_bytes((corpus / f"{number}.txt").read_bytes())
+    prepared = prepared_of(str(corpus / "[0-2]?.txt"), [str(corpus / "2?.copy"), str(corpus / "3?.txt")])
     assert prepared.documents == 30
     assert prepared.eval_documents == 20
     assert prepared.index["eval_documents_also_in_train"] == 10
     stream = prepared.streams("eval")[0]
-    assert prepared.document_id(stream, 0) == f"{corpus / '20.txt'}@0"
+    assert prepared.document_id(stream, 0) == f"{corpus / '20.copy'}@0"
 
 
 def test_a_single_file_and_a_constant_one_can_be_held_out_from(tmp_path: Path, prepared_of: Make) -> None:
@@ -250,12 +252,14 @@ def test_neighbouring_blocks_on_one_side_are_one_document(tmp_path: Path, prepar
         piece = next(t for s, t in pieces if s == split and rest.startswith(t))
         rest = rest.removeprefix(piece)
     assert rest == ""
-    whole = prepared_of(str(tmp_path / "a.txt"), str(tmp_path / "a.txt"))
+    (tmp_path / "b.txt").write_text(text_of(5, 90))
+    whole = prepared_of(str(tmp_path / "a.txt"), str(tmp_path / "b.txt"))
     assert texts_of(whole, "train") == [text]
     assert whole.tokens == len(text.encode()) + 1
     ids = np.arange(4000) % 101
     np.save(tmp_path / "ids.npy", ids)
-    assert prepared_of(str(tmp_path / "ids.npy"), str(tmp_path / "ids.npy"), tokenizer=None).documents == 1
+    np.save(tmp_path / "held.npy", ids[:50])
+    assert prepared_of(str(tmp_path / "ids.npy"), str(tmp_path / "held.npy"), tokenizer=None).documents == 1
 
 
 def test_named_sources_have_streams_of_their_own(corpus: Path, prepared_of: Make) -> None:
@@ -425,3 +429,47 @@ def test_some_of_the_standard_library(prepared_of: Make) -> None:
     assert prepared.documents + prepared.eval_documents == 8
     assert prepared.index["token_bytes_exact"] is True
     assert prepared.bytes / prepared.tokens > 1.8, "merges of code are worth more than a byte"
+
+
+@pytest.mark.parametrize("pass_", ["read", "tokenizer"])
+@pytest.mark.parametrize("how", ["gone", "unreadable", "a folder"])
+def test_a_source_that_goes_away_is_named_as_the_source(
+    corpus: Path, tmp_path: Path, pass_: str, how: str
+) -> None:
+    doomed = corpus / "39.txt"
+
+    def spoil(row: dict[str, Any]) -> None:
+        if row["stage"] == pass_ and doomed.is_file() and not doomed.is_symlink():
+            doomed.unlink()
+            if how == "a folder":
+                doomed.mkdir()
+            elif how == "unreadable":
+                doomed.symlink_to(doomed)  # a loop: OSError, even for root
+
+    spec = DataSpec.of(str(corpus / "*.txt"), 0.1, tokenizer="bpe:300")
+    with pytest.raises(Refused) as caught:
+        prepare(spec, tmp_path / "cache", progress=spoil, workers=1)
+    assert caught.value.exit_code == 20
+    assert caught.value.message == "a source changed while it was being prepared"
+    assert str(doomed) in caught.value.seen
+    assert "free some space" not in caught.value.use
+
+
+def test_a_full_disk_is_still_the_caches_trouble(
+    corpus: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def full(*_: Any) -> Path:
+        raise OSError(28, "No space left on device", str(tmp_path / "cache" / "x"))
+
+    monkeypatch.setattr(preparing.shards, "part_folder", full)
+    with pytest.raises(Failed) as caught:
+        prepare(DataSpec.of(str(corpus / "*.txt"), 0.1, tokenizer="bytes"), tmp_path / "cache")
+    assert caught.value.exit_code == 11
+    assert "free some space" in caught.value.use
+
+
+def test_data_eval_of_the_same_files_is_refused(corpus: Path, prepared_of: Make) -> None:
+    with pytest.raises(Refused) as caught:
+        prepared_of(str(corpus / "*.txt"), str(corpus / "0*.txt"))
+    assert (caught.value.exit_code, caught.value.key) == (20, "data.eval")
+    assert "and 9 more" in caught.value.seen

@@ -9,7 +9,14 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from paceline.compute.data.sources import STDLIB, SourceItem, as_items, resolve, stdlib_files
+from paceline.compute.data.sources import (
+    STDLIB,
+    SourceItem,
+    as_items,
+    refuse_same_files,
+    resolve,
+    stdlib_files,
+)
 from paceline.ledger.outcome import Exit, Refused
 
 
@@ -97,3 +104,24 @@ def test_the_standard_library_is_its_own_source_without_tests_and_packages() -> 
     assert not parts & {"site-packages", "test", "tests", "idle_test", "__pycache__"}
     resolved = resolve(as_items(STDLIB))
     assert [f.path for f in resolved] == [f for f in files if os.path.getsize(f)]
+
+
+def test_each_file_once_whatever_links_lead_to_it(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("text")
+    (tmp_path / "again.txt").symlink_to("a.txt")
+    (tmp_path / "loop").symlink_to(tmp_path)
+    for source in (f"{tmp_path}/**/*.txt", f"{tmp_path}/*.txt"):
+        assert [file.path for file in resolve(as_items(source))] == [f"{tmp_path}/a.txt"]
+    both = as_items({"one": {"path": f"{tmp_path}/a.txt"}, "two": {"path": f"{tmp_path}/again.txt"}})
+    assert len(resolve(both)) == 2, "two sources with weights of their own may share a file"
+
+
+def test_files_that_are_trained_on_are_not_held_out(tmp_path: Path) -> None:
+    for name in ("a.txt", "b.txt"):
+        (tmp_path / name).write_text("text")
+    (tmp_path / "link.txt").symlink_to("a.txt")
+    train = resolve(as_items(f"{tmp_path}/a.txt"))
+    refuse_same_files(train, resolve(as_items(f"{tmp_path}/b.txt"), key="data.eval"))
+    with pytest.raises(Refused) as caught:
+        refuse_same_files(train, resolve(as_items(f"{tmp_path}/link.txt"), key="data.eval"))
+    assert (caught.value.exit_code, caught.value.key) == (20, "data.eval")
