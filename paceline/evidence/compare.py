@@ -15,7 +15,7 @@ from typing import Any
 
 from paceline.evidence import compare_text
 from paceline.evidence.differences import Difference, data_hashes, differences
-from paceline.evidence.facts import Facts, finite, is_number
+from paceline.evidence.facts import Facts, finite, is_number, table
 from paceline.evidence.waste import phase_shares
 from paceline.ledger.folder import RunFolder
 from paceline.ledger.outcome import Exit, Refused
@@ -194,7 +194,7 @@ def _refusal(runs: Sequence[Facts], results: Sequence[RunResult]) -> str:
         return "one was evaluated on held-out data and another was not"
     if any(r.loss_at is None for r in results):
         return "they have no loss at a common number of tokens"
-    sets = {(run.manifest.get("evaluation") or {}).get("hash") for run in runs}
+    sets = {str(table(run.manifest, "evaluation").get("hash", "")) for run in runs}
     if len(sets) > 1 and results[0].loss_kind == "held-out":
         return "their held-out sets differ"
     return ""

@@ -261,6 +261,12 @@ def flatten(tables: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
+def table(tables: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    """The table of this name; an empty one when it is absent or something else."""
+    found = tables.get(key)
+    return found if isinstance(found, Mapping) else {}
+
+
 def is_number(value: Any) -> TypeGuard[float]:
     """An int or float that can be calculated with; JSON's null, texts and booleans are none."""
     return isinstance(value, int | float) and not isinstance(value, bool) and -LARGEST < value < LARGEST

@@ -7,10 +7,11 @@ made for runs that went well and for runs that died half-way; what cannot be rea
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from paceline.evidence.facts import Facts
-from paceline.evidence.page.document import KINDS, kind, page
+from paceline.evidence.page.document import KINDS, kind, page, section
 from paceline.evidence.page.html import Html, join, tag
 from paceline.evidence.sections.head import head
 from paceline.evidence.sections.learning import learning, speed
@@ -21,6 +22,7 @@ from paceline.evidence.sections.time import time_section
 from paceline.ledger.atomic import write_text
 from paceline.ledger.folder import RunFolder
 
+UNSHOWN = "The run's files hold something that cannot be shown here"
 SECTIONS = (
     ("learning", "Learning", learning),
     ("speed", "Speed", speed),
@@ -40,8 +42,18 @@ def write_report(folder: RunFolder) -> Path:
 
 def report_html(facts: Facts) -> str:
     """The page as text."""
-    made = [(anchor, word, build(facts)) for anchor, word, build in SECTIONS]
-    return page(f"{facts.name} · Paceline report", head(facts), made, _foot(facts))
+    made = [(anchor, word, _part(build, facts, anchor, word)) for anchor, word, build in SECTIONS]
+    top = _part(head, facts, "head", facts.name)
+    return page(f"{facts.name} · Paceline report", top, made, _part(_foot, facts, "foot", "Written"))
+
+
+def _part(build: Callable[[Facts], Html], facts: Facts, anchor: str, title: str) -> Html:
+    """A part of the page, or what kept it from being made: a run whose files are damaged is explained too."""
+    try:
+        return build(facts)
+    except Exception as error:
+        what = f"{UNSHOWN} ({type(error).__name__}: {str(error)[:200]})."
+        return section(anchor, title, tag("p", what, cls="gap"))
 
 
 def _foot(facts: Facts) -> Html:

@@ -21,6 +21,8 @@ STATES = ("preparing", "running", "stopping", "done", "preempted", "failed")
 LIVE_STATES = ("preparing", "running", "stopping")
 BEAT_S = 10.0
 LOST_AFTER_S = 30.0
+GONE_AFTER_S = 0.5  # a status this new may be older than the process that it is about to name
+YEAR_10000_S = 253_402_300_800.0
 LOST_AFTER_ELSEWHERE_S = 300.0
 
 
@@ -77,13 +79,18 @@ class Status:
         return cls(**{"host": "", "pid": 0, **known})
 
     def shown_state(self, now_s: float | None = None) -> str:
-        """``state``, or ``lost``: it says that it lives, but its heartbeat is old and its process gone."""
+        """``state``, or ``lost``: it says that it lives, but its process is gone.
+
+        On its own host a process that is named with its start is known to be gone, and the run is lost at once.
+        Where the start is not known, or on another host, its heartbeat must be old too.
+        """
         if self.state not in LIVE_STATES:
             return self.state
         age_s = (time.time() if now_s is None else now_s) - self.updated_s
         if self.host == process.host():
             gone = not process.is_alive(self.pid, self.process_start)
-            return "lost" if gone and age_s > LOST_AFTER_S else self.state
+            after_s = GONE_AFTER_S if self.process_start else LOST_AFTER_S
+            return "lost" if gone and age_s > after_s else self.state
         return "lost" if age_s > LOST_AFTER_ELSEWHERE_S else self.state
 
 
@@ -150,8 +157,13 @@ class Heartbeat:
 
 
 def _fits(value: Any, default: Any, name: str) -> bool:
-    if name == "exit_code":
-        return value is None or (isinstance(value, int) and not isinstance(value, bool))
+    """Whether a value read for this field is of its type and in its range: the file may be damaged."""
     if isinstance(value, bool):
         return False
-    return isinstance(value, int | float) if isinstance(default, float) else isinstance(value, type(default))
+    if name == "exit_code":
+        return value is None or (isinstance(value, int) and 0 <= value <= 255)
+    if isinstance(default, float):
+        return isinstance(value, int | float) and 0 <= value < YEAR_10000_S  # NaN is in no range
+    if isinstance(default, int):
+        return isinstance(value, int) and 0 <= value < 1 << (31 if name == "pid" else 53)
+    return isinstance(value, type(default))

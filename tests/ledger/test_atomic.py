@@ -46,3 +46,14 @@ def test_a_reader_that_may_not_raise_gets_its_default(tmp_path: Path) -> None:
     assert atomic.read_json_or(tmp_path / "absent.json", None) is None
     with pytest.raises(json.JSONDecodeError):
         atomic.read_json(tmp_path / "half.json")
+
+
+@pytest.mark.parametrize(
+    "text", ["[" * 100_000, '{"a":' * 100_000, "", "{", "9" * 5000, b"\xff".decode("latin-1")]
+)
+def test_what_is_not_json_is_the_default_and_never_an_error(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "x.json"
+    path.write_text(text, encoding="latin-1")
+    assert atomic.read_json_or(path, "default") == "default"
+    with pytest.raises(ValueError):
+        atomic.read_json(path)

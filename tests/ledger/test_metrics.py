@@ -96,3 +96,36 @@ def test_the_last_row_is_read_from_the_end(tmp_path: Path) -> None:
     assert (last_row(path, "event") or {})["event"] == "stop"
     assert last_row(path, "round") is None
     assert last_row(tmp_path / "absent.jsonl") is None
+
+
+HOSTILE = [
+    "[" * 100_000,
+    '{"kind":"train","step":"x","attempt":0,"time_s":1}',
+    '{"kind":"train","step":2,"attempt":"1","time_s":1}',
+    '{"kind":"train","step":-3,"attempt":0}',
+    '{"kind":"train","step":' + "9" * 400 + ',"attempt":0}',
+    '{"kind":"train","step":true,"attempt":0}',
+    '{"kind":"train","attempt":0}',
+    '{"kind":["train"],"step":1,"attempt":0}',
+    "[1]",
+    "null",
+]
+
+
+def test_a_row_of_wrong_types_is_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    good = json.dumps(row(1, loss=2.0))
+    path.write_text("\n".join([HOSTILE[0], good, *HOSTILE[1:]]) + "\n")
+    assert [r["step"] for r in read_rows(path)] == [1]
+    assert columns(path)["step"] == [1]
+    assert (last_row(path) or {})["step"] == 1
+
+
+@pytest.mark.parametrize("value", ["NaN", "1e999", "-Infinity", "1e308", "9" * 400, '"x"', "[1]", "{}"])
+def test_a_value_that_is_no_number_is_left_out_alone(tmp_path: Path, value: str) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text(f'{{"kind":"train","step":1,"attempt":0,"time_s":1,"loss":{value},"lr":0.5}}\n')
+    found = columns(path)
+    assert math.isnan(found["loss"][0])
+    assert found["lr"] == [0.5]
+    assert (last_row(path) or {"loss": 0})["loss"] is None

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from paceline.ledger import process
-from paceline.ledger.folder import Heartbeat, Status
+from paceline.ledger.folder import Heartbeat, Status, create
 from tests.ledger.test_spans import FakeClock
 
 
@@ -27,7 +27,8 @@ def test_it_goes_round_with_schema_and_times(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", ["", "{", "[]", "null", '{"state": "flying"}', '{"step": 3}', '{"state": 5}', "\x00\x01"]
+    "content",
+    ["", "{", "[]", "null", '{"state": "flying"}', '{"step": 3}', '{"state": 5}', "\x00\x01", "[" * 100_000],
 )
 def test_what_is_not_a_status_reads_as_none(tmp_path: Path, content: str) -> None:
     (tmp_path / "status.json").write_text(content)
@@ -62,6 +63,65 @@ def test_a_run_whose_process_is_gone_shows_as_lost(tmp_path: Path) -> None:
     away = Status(state="running", host="elsewhere", updated_s=now)
     assert [away.shown_state(now + s) for s in (60, 600)] == ["running", "lost"]
     assert Status(state="failed", pid=dead.pid).shown_state(now + 600) == "failed"
+
+
+def test_a_killed_process_of_this_host_is_lost_at_once(tmp_path: Path) -> None:
+    """Its start is known and its number is gone or another's: no heartbeat has to grow old."""
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    started = process.start_time(child.pid)
+    status = Status(state="running", pid=child.pid, process_start=started).write(tmp_path / "status.json")
+    assert status.shown_state(status.updated_s + 600) == "running"
+    child.kill()
+    child.communicate(timeout=30)
+    assert status.shown_state(status.updated_s + 0.1) == "running"  # it may only now be named
+    assert status.shown_state(status.updated_s + 1) == "lost"
+    again = Status(state="running", process_start="of an earlier process").write(tmp_path / "status.json")
+    assert again.shown_state(again.updated_s + 1) == "lost", "our number, and another start"
+    away = Status(state="running", host="elsewhere", pid=child.pid, process_start=started, updated_s=1000.0)
+    assert away.shown_state(1001.0) == "running"
+
+
+def test_a_run_that_ends_while_it_is_looked_at_is_not_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its last word may come between the reading of its status and the look for its process."""
+    folder = create(tmp_path, "r")
+    Status(state="running", process_start="gone").write(folder.status)
+    old = json.loads(folder.status.read_text())
+    folder.status.write_text(json.dumps({**old, "updated_s": old["updated_s"] - 5}))
+    looked = process.is_alive
+
+    def ends(pid: int, started: str = "") -> bool:
+        Status(state="done", exit_code=0).write(folder.status)
+        return looked(pid, started)
+
+    monkeypatch.setattr(process, "is_alive", ends)
+    assert folder.shown_state() == "done"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("started_s", 1e308),
+        ("updated_s", float("nan")),
+        ("updated_s", -1.0),
+        ("step", 10**400),
+        ("step", -1),
+        ("steps", True),
+        ("pid", 10**30),
+        ("exit_code", 999),
+        ("layout", ["fsdp=2"]),
+        ("kind", None),
+    ],
+)
+def test_a_value_out_of_its_range_is_left_out(tmp_path: Path, name: str, value: object) -> None:
+    path = tmp_path / "status.json"
+    Status(state="running", step=3).write(path)
+    path.write_text(json.dumps({**json.loads(path.read_text()), name: value}))
+    found = Status.read(path)
+    assert found is not None
+    assert getattr(found, name) == getattr(Status(pid=0), name)
+    assert found.shown_state() in ("running", "lost")
 
 
 def test_the_heart_beats_when_due_and_at_once_for_a_new_state(tmp_path: Path) -> None:
