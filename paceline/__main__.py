@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from contextlib import suppress
 from typing import NoReturn
 
 
@@ -12,6 +11,9 @@ def main() -> NoReturn:
     """Runs the command line and ends the process with a code of interface §8."""
     if sys.platform == "win32":
         sys.exit("error  Paceline does not run on Windows (no fork server, no POSIX signals): use WSL 2")
+    from paceline.cli.streams import open_closed
+
+    open_closed()
     from paceline.cli.app import run
 
     _leave(run(sys.argv[1:]))
@@ -23,11 +25,13 @@ def _leave(code: int) -> NoReturn:
     The interpreter takes the objects of imported schemas apart one by one, which is a fifth of the time of
     ``paceline plan``. A process that trained, or started others, has things to close and ends as usual.
     """
+    from paceline.cli.streams import settle
+    from paceline.ledger.outcome import Exit
+
+    if not settle() and code == Exit.DONE:
+        code = Exit.STORE
     if "torch" in sys.modules or "multiprocessing" in sys.modules or "concurrent.futures" in sys.modules:
         sys.exit(code)
-    with suppress(OSError, ValueError):
-        sys.stdout.flush()
-        sys.stderr.flush()
     os._exit(code)
 
 

@@ -113,7 +113,7 @@ def _register_absent(app: typer.Typer, entry: Command) -> None:
 
 def _print_version(value: bool) -> None:
     if value:
-        print(f"paceline {__version__}")
+        print(f"paceline {__version__}", flush=True)
         raise typer.Exit
 
 

@@ -2,6 +2,9 @@
 
 It is given a run's messages (metrics rows, events, and what the run says of itself) and shows them; it
 decides nothing. Everything goes to stderr but the objects, which are the result.
+
+A training outlives its readers: when the pipe's other end is closed (``train --json | head -1``), the disk is
+full or the terminal is gone, the console says no more there, and the run goes on to its end and its own code.
 """
 
 from __future__ import annotations
@@ -9,10 +12,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 from types import FrameType
-from typing import Any
+from typing import Any, TextIO, cast
 
 from paceline.api.lines import Message, PlainLines, Progress, clock_text, preparing_text
 from paceline.cli.screen import Screen
+from paceline.cli.streams import Tolerant
 from paceline.cli.terminal import Terminal
 
 REFRESHES_PER_S = 5
@@ -27,6 +31,7 @@ class Console:
         self, screen: Screen, *, steps: int = 0, every: tuple[str, float] = ("seconds", 10.0)
     ) -> None:
         self._screen = screen
+        screen.outlives_reader = True
         self._lines = PlainLines(steps=steps, every=every)
         live = screen.terminal.live and not (screen.json or screen.quiet)
         self._live = LiveLine(screen, steps) if live else None
@@ -49,7 +54,7 @@ class Console:
         elif not self._screen.quiet:
             line = self._lines.line(message)
             if line is not None:
-                print(self._screen.terminal.plain(line), file=self._screen.err, flush=True)
+                self._screen.aside(self._screen.terminal.plain(line))
 
 
 class LiveLine:
@@ -72,7 +77,7 @@ class LiveLine:
         terminal = self._screen.terminal
         # rich is told what was decided: left alone it reads FORCE_COLOR=0 as "a terminal with colour".
         console = RichConsole(
-            file=self._screen.err,
+            file=cast(TextIO, Tolerant(self._screen.err)),
             force_terminal=True,
             color_system="standard" if terminal.colour else None,
             no_color=not terminal.colour,

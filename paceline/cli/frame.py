@@ -6,7 +6,6 @@ A command is a function ``(screen, **arguments) -> Reply``; it prints no result 
 from __future__ import annotations
 
 import inspect
-import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -19,12 +18,12 @@ import typer
 
 from paceline.api.absent import not_here
 from paceline.cli.screen import Reply, Screen, open_screen
+from paceline.cli.streams import BROKEN_PIPE, StdoutLost, drop
 from paceline.cli.surface import BY_NAME
 from paceline.cli.usage import command_of, explain, is_usage_error
 from paceline.ledger.outcome import Exit, PacelineError, Refused
 
 INTERRUPTED = 130
-BROKEN_PIPE = 141
 
 
 class Color(StrEnum):
@@ -165,19 +164,27 @@ def in_frame(name: str, later: Sequence[Later], body: Callable[..., Reply], valu
 def guarded(screen: Screen, work: Callable[[], int], argv: Sequence[str] = ()) -> int:
     """Runs ``work``; whatever it raises ends as an explained error with a code of interface §8."""
     try:
+        return _explained(screen, work, argv)
+    except StdoutLost as lost:
+        if lost.reader_left:  # `paceline runs | head`: nothing is wrong
+            return BROKEN_PIPE
+        screen.json = False  # the object would go where nothing can go
+        return screen.error(lost.explained())
+
+
+def _explained(screen: Screen, work: Callable[[], int], argv: Sequence[str]) -> int:
+    try:
         return work()
+    except StdoutLost:
+        raise
     except PacelineError as error:
         return screen.error(error)
     except KeyboardInterrupt:
         screen.note("stopped  by Ctrl-C")
         return INTERRUPTED
-    except BrokenPipeError:
-        # The reader has gone (`paceline runs | head`): nothing is wrong, Python must not complain at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return BROKEN_PIPE
     except Exception as error:
         if type(error).__name__ == "NoArgsIsHelpError":
-            print(error.ctx.get_help())  # type: ignore[attr-defined]
+            screen.line(error.ctx.get_help())  # type: ignore[attr-defined]
             return Exit.DONE
         if is_usage_error(error):
             return screen.error(explain(error, argv))
@@ -188,7 +195,16 @@ def main(app: Any, argv: Sequence[str]) -> int:
     """Parses and runs a command line. ``app`` is the typer command; mistakes in the line itself end here."""
 
     def parse_and_run() -> int:
-        return int(app.main(args=list(argv), prog_name="paceline", standalone_mode=False) or 0)
+        try:
+            return int(app.main(args=list(argv), prog_name="paceline", standalone_mode=False) or 0)
+        except OSError as error:  # commands end in frames of their own: this is a help page, or --version
+            drop(sys.stdout)
+            raise StdoutLost(error) from error
+        except SystemExit as left:  # typer's own end of a help page that nobody reads
+            if not isinstance(left.__context__, OSError):
+                raise
+            drop(sys.stdout)
+            raise StdoutLost(left.__context__) from None
 
     color = next((b for a, b in pairwise(argv) if a == "--color"), "auto")
     screen = open_screen(

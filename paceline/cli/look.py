@@ -140,7 +140,7 @@ def logs(
         if screen.json:
             screen.object(kind="line", line=line)
         else:
-            print(line, file=screen.out, flush=True)
+            screen.line(line)
     return Reply({"run": found.name, "path": str(path), "state": found.state})
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, TextIO
 
+from paceline.cli.streams import StdoutLost, put, put_result
 from paceline.cli.terminal import Terminal, decide
 from paceline.ledger.outcome import PacelineError, render
 
@@ -37,21 +38,45 @@ class Screen:
     terminal: Terminal = field(default_factory=Terminal)
     out: TextIO = field(default_factory=lambda: sys.stdout)
     err: TextIO = field(default_factory=lambda: sys.stderr)
+    outlives_reader: bool = False
+    """What is done goes on, and ends with its own code, although stdout takes nothing any more (a training)."""
+    _out_lost: bool = field(default=False, init=False)
+    _err_lost: bool = field(default=False, init=False)
 
     def note(self, text: str) -> None:
         """Progress, on stderr; silent under ``-q`` and ``--json``."""
         if not (self.quiet or self.json):
-            print(self.terminal.plain(text), file=self.err, flush=True)
+            self.aside(self.terminal.plain(text))
 
     def warn(self, text: str) -> None:
         """A warning, on stderr; also under ``--json``, since stdout stays clean."""
         if not self.quiet:
             word = self.terminal.paint("warn", "warn")
-            print(f"{word}     {self.terminal.plain(text)}", file=self.err, flush=True)
+            self.aside(f"{word}     {self.terminal.plain(text)}")
+
+    def aside(self, text: str) -> None:
+        """A line on stderr; when nobody takes it, it is lost and nothing else is."""
+        if not self._err_lost:
+            self._err_lost = not put(text, self.err)
+
+    def line(self, text: str) -> None:
+        """A line of the result, on stdout.
+
+        Raises:
+            StdoutLost: nobody takes it, and the command is for that alone.
+        """
+        if self._out_lost:
+            return
+        try:
+            put_result(_for_stream(text, self.out), self.out)
+        except StdoutLost:
+            self._out_lost = True
+            if not self.outlives_reader:
+                raise
 
     def object(self, **fields: Any) -> None:
         """One line of a stream of objects (``train``, ``logs -f``)."""
-        print(to_json({"schema": SCHEMA, "command": self.command, **fields}), file=self.out, flush=True)
+        self.line(to_json({"schema": SCHEMA, "command": self.command, **fields}))
 
     def finish(self, reply: Reply) -> int:
         """Prints the reply; returns the exit code."""
@@ -60,7 +85,7 @@ class Screen:
         else:
             text = reply.text(self.terminal) if callable(reply.text) else reply.text
             if text:
-                print(_for_stream(text, self.out), file=self.out, flush=True)
+                self.line(text)
             if reply.error is not None:
                 self._explain(reply.error)
         return reply.exit_code
@@ -81,7 +106,7 @@ class Screen:
         text = self.terminal.plain(render(error, width=self.terminal.width))
         if text.startswith("error"):
             text = self.terminal.paint("error", "error") + text[len("error") :]
-        print(text, file=self.err, flush=True)
+        self.aside(text)
 
 
 def open_screen(command: str, *, json: bool, quiet: bool, verbose: bool, color: str) -> Screen:
