@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any, Literal
 
+from paceline.ledger.outcome import Exit, Failed, Refused
 from paceline.plan.cluster import Cluster
 from paceline.plan.facts import JobFacts
 from paceline.plan.layout import Layout
@@ -17,6 +19,27 @@ if TYPE_CHECKING:
 
 GIB = float(1 << 30)
 Kind = Literal["memory", "rule", "slower", "cost", "deadline"]
+
+
+def refuse_place(path: Path | str) -> None:
+    """Asked before the planning, so that nothing is worked out for a place that takes no file."""
+    path = Path(path)
+    if path.is_dir():
+        message, use = f"{path} is a folder", f"--save {quote(str(path / 'planned.toml'))}"
+    elif not path.parent.is_dir():
+        message, use = f"there is no folder {path.parent}", f"mkdir -p {quote(str(path.parent))}"
+    elif not path.name or path.suffix != ".toml":
+        message, use = f"{path} is no name of a job file", f"--save {quote(str(path))}.toml"
+    else:
+        return
+    raise Refused(
+        message,
+        exit_code=Exit.USAGE,
+        key="--save",
+        seen=f"--save {path}",
+        rule="it names a job file, ….toml, in a folder that is there",
+        use=use,
+    )
 
 
 @dataclass(frozen=True)
@@ -125,11 +148,26 @@ class Plan:
         return self.best.layout.world_size > 1
 
     def save(self, path: Path | str) -> None:
-        """Write a job file with the layout, and the cluster that it was chosen for; ``train`` runs it there."""
+        """Write a job file with the layout, and the cluster that it was chosen for; ``train`` runs it there.
+
+        Raises:
+            Refused: 2, the path is a folder, or in one that is not there. Failed: 55, it cannot be written.
+        """
+        refuse_place(path)
         chosen = {"layout.use": str(self.best.layout)}
         if not self.cluster.visible:
             chosen["cluster.use"] = self.cluster.name
-        self.job.replace(chosen).save(path)
+        try:
+            self.job.replace(chosen).save(path)
+        except OSError as error:
+            raise Failed(
+                "the planned job cannot be written",
+                exit_code=Exit.STORE,
+                key="--save",
+                seen=f"{path}: {error.strerror or error}",
+                rule="the folder must be writable and have room",
+                use="--save planned.toml",
+            ) from error
 
     def counts(self) -> dict[str, int]:
         """Rejections by kind, the most frequent first."""

@@ -132,7 +132,7 @@ def _sigma(question: Question, found: Estimate) -> dict[str, float]:
         work.widths, work.sequence_length, found.layout.mbs or 1
     )
     if math.isfinite(far):
-        sigma["compute"] = min(0.25, sigma["compute"] * (0.7 + 0.5 * far))
+        sigma["compute"] = min(0.35, sigma["compute"] * (0.7 + 0.5 * far))
     return sigma
 
 

@@ -37,6 +37,7 @@ OPTIONS: dict[str, tuple[str, ...]] = {
 """Options in print order with their words (the first is the default); no words = an integer."""
 
 LARGEST = 1_000_000
+MOST_REPAIRS = 32
 
 FOREIGN: dict[str, tuple[str, str]] = {
     "ddp": ("dp", "dp replicates the model (DDP)"),
@@ -105,8 +106,28 @@ def read(text: str, where: str = "") -> dict[str, Any]:
     """The fields that ``text`` sets: axis degrees, kinds, options and ``auto``; nothing that was not written.
 
     Raises:
-        Refused: exit 2, with the layout that was probably meant in ``use``.
+        Refused: exit 2, with the layout that was probably meant in ``use``; that one parses.
     """
+    try:
+        return _read(text, where)
+    except Refused as refused:
+        refused.use = f"--layout {_possible(refused.use.removeprefix('--layout '))}"
+        raise
+
+
+def _possible(text: str) -> str:
+    """A repair mends one mistake; where more are left, theirs are taken as well."""
+    for _ in range(MOST_REPAIRS):
+        try:
+            _read(text, "")
+        except Refused as refused:
+            text = refused.use.removeprefix("--layout ")
+        else:
+            return text
+    return "auto" if text.startswith("auto") else "single"
+
+
+def _read(text: str, where: str) -> dict[str, Any]:
     if not isinstance(text, str) or not text.strip():
         _refuse(text, "a layout is empty", "a layout names its axes; one device is `single`", "single", where)
     fields: dict[str, Any] = {}
@@ -274,7 +295,8 @@ def _plain(text: str) -> str:
     """Degree 1 is the same as absent, so a repair that is only ``axis=1`` reads ``single``."""
     axes = [i for i in text.split(",") if i.partition("=")[0] in AXES]
     kept = [i for i in text.split(",") if i not in axes or i.partition("=")[2] != "1"]
-    return ",".join(kept) if any(i in axes for i in kept) else ",".join(["single", *kept])
+    headed = any(i in axes or i in ("single", "auto") for i in kept)
+    return ",".join(kept if headed else ["single", *kept])
 
 
 def _without(text: str, item: str) -> str:

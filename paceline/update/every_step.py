@@ -102,6 +102,7 @@ class EveryStep:
                 set_learning_rate(self.optimizer, rate)
                 self.optimizer.step()
             self.optimizer.zero_grad(set_to_none=True)
+            del gradients  # freed here, where its time is booked
             return StepResult(
                 loss, norm, Counts(valid, target_bytes, rows), tuple(rest), tuple(decided), verdict
             )
@@ -122,6 +123,7 @@ class EveryStep:
                 loss_sum += loss.detach()
             with self.ledger.span("compute", "backward"):
                 (loss / divisor.to(loss.dtype)).backward()
+                del loss  # freeing what the graph held is part of the backward, and takes its time
         return loss_sum
 
     def _vector(self, values: Sequence[float]) -> Tensor:

@@ -32,7 +32,8 @@ DISPATCH_S = 300e-6
 PROCESS_BYTES = 350 << 20
 TINY = {"catalogue": 0.55, "measured": 0.06}
 
-MEASURED_SIGMA = {"compute": 0.08, "deliver": 0.25, "update": 0.15, "host": 0.5, "own": 0.05}
+# Steps of five models came out 1.0 to 1.6 times the prediction (docs/log, 2026-11): the interval says so.
+MEASURED_SIGMA = {"compute": 0.2, "deliver": 0.25, "update": 0.15, "host": 0.5, "own": 0.05}
 CATALOGUE_SIGMA = {"compute": 0.55, "deliver": 0.8, "update": 0.6, "host": 0.7, "own": 0.25}
 
 
