@@ -119,6 +119,7 @@ def for_ranks(threads: int) -> dict[str, str]:
         "MKL_NUM_THREADS": count,
         "OPENBLAS_NUM_THREADS": count,
         "TORCH_CPP_LOG_LEVEL": "ERROR",
+        "CUBLAS_WORKSPACE_CONFIG": ":4096:8",  # cuBLAS is deterministic only with it (train.deterministic)
     }
 
 
