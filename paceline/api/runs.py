@@ -152,29 +152,53 @@ def find_runs(words: Iterable[str], root: str | Path | None = None) -> list[Run]
 
 
 def find_checkpoint(word: str | Path, root: str | Path | None = None) -> tuple[Run | None, Path]:
-    """``RUN``, ``RUN@STEP`` or a checkpoint's folder → (its run, the checkpoint's folder).
+    """``RUN`` (the step that ``latest`` names), ``RUN@STEP`` or a checkpoint's folder → (its run, the folder).
+
+    A damaged checkpoint never makes an older one answer in its place.
 
     Raises:
-        Refused: (2) no such run; (52) the run has no complete checkpoint, or not of that step.
+        Refused: (2) no such run, or a folder that is no checkpoint; (52) nothing saved, or not of that step.
+        Failed: (53) what ``latest`` names is damaged; the error names the newest older step that is good.
     """
     path = Path(word)
     if path.is_dir() and not RunFolder(path).is_run():
-        return None, path
+        return None, _checked_folder(path)
+    from paceline.recover.checkpoint import latest, of_step
+
     name, step = split_step(str(word))
+    if step is not None and path.is_dir():
+        name, step = str(word), None  # the folder of a run that somebody renamed so
     run = Run(name, root=root)
-    found = run.checkpoints()
-    for checkpoint in reversed(found):
-        if step is None or checkpoint.step == step:
-            return run, checkpoint.path
+    folder = run.folder.checkpoints
+    found = latest(folder) if step is None else of_step(folder, step)
+    if found is not None:
+        return run, found
+    good = run.checkpoints()
     raise Refused(
         f"{run.name} has no checkpoint" + (f" of step {step}" if step is not None else ""),
         exit_code=Exit.NOTHING_TO_RESUME,
         key="RUN",
         seen=str(word),
         rule="RUN@STEP names a complete checkpoint of the run",
-        allowed=", ".join(f"{run.name}@{c.step}" for c in found),
-        use=f"{run.name}@{found[-1].step}" if found else f"paceline runs ({run.name} is {run.state})",
+        allowed=", ".join(f"{run.name}@{c.step}" for c in good),
+        use=f"{run.name}@{good[-1].step}" if good else f"paceline runs ({run.name} is {run.state})",
     )
+
+
+def _checked_folder(path: Path) -> Path:
+    """A checkpoint's folder is known by its name or its manifest; another folder is not a damaged checkpoint."""
+    from paceline.recover.manifest import NAME, step_of
+
+    if step_of(path.resolve().name) is None and not (path / NAME).exists():
+        raise Refused(
+            f"{path} is neither a run nor a checkpoint",
+            exit_code=Exit.USAGE,
+            key="RUN",
+            seen=str(path),
+            rule=f"a run has a status.json that Paceline wrote, a checkpoint a {NAME}",
+            use="paceline runs",
+        )
+    return path
 
 
 def runs_root(root: str | Path | None = None) -> Path:

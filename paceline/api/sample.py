@@ -37,8 +37,10 @@ def sample(
     Raises:
         Refused: (2) no such run, or an empty prompt where the tokenizer marks no start; (20) no tokenizer is
             known; (52) no checkpoint.
+        Failed: (53) the checkpoint is damaged; no older one is taken in its place.
     """
     from paceline.recipes.sample import generate
+    from paceline.recover.checkpoint import open_manifest
 
     path, found = locate(run)
     tokenizer = tokenizer_of(found)
@@ -65,7 +67,7 @@ def sample(
             end=tokenizer.eos,
         )
     )
-    step = int(path.name.rpartition("-")[2])
+    step = open_manifest(path).step
     return Sample(prompt + tokenizer.decode(new), len(new), f"{found.name}@{step}")
 
 

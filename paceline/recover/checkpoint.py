@@ -46,19 +46,27 @@ def latest(folder: Path) -> Path | None:
         return _newest_complete(folder)
     path = steps.meant(folder, *named)
     if path is None:
-        what = _fault(folder / named[0]) or "is not the one that `latest` names: its hash differs"
-        raise damaged(folder / named[0], Problem(f"{named[0]}/{manifest.NAME}", "", what))
-    try:
-        manifest.read(path)
-    except Damaged as fault:
-        raise damaged(path, Problem(fault.file or manifest.NAME, fault.tensor, fault.what)) from fault
+        raise _not_meant(folder, named[0])
+    open_manifest(path)
     return path
 
 
+def _not_meant(folder: Path, name: str) -> Failed:
+    what = _fault(folder / name) or "is not the one that `latest` names: its hash differs"
+    return damaged(folder / name, Problem(f"{name}/{manifest.NAME}", "", what))
+
+
 def _newest_complete(folder: Path) -> Path | None:
-    """Without ``latest`` (killed between the first rename and it): the newest complete step, if all are one
-    run's."""
-    found = [(path, m) for _, path in reversed(steps.published(folder)) if (m := _readable(path)) is not None]
+    """Without ``latest`` (killed between the first rename and it): the newest step, if all are one run's.
+
+    A step is published whole, so one that holds files and no longer reads is damaged, and no older one answers
+    for it. An empty folder was never a step.
+    """
+    saved = [path for _, path in reversed(steps.published(folder)) if any(path.iterdir())]
+    if not saved:
+        return None
+    open_manifest(saved[0])
+    found = [(path, m) for path in saved if (m := _readable(path)) is not None]
     if len({m.run_id for _, m in found}) > 1:
         raise Failed(
             "checkpoints of several runs and no `latest`",
@@ -68,7 +76,26 @@ def _newest_complete(folder: Path) -> Path | None:
             use="name the step: RUN@STEP",
             where=str(folder),
         )
-    return found[0][0] if found else None
+    return saved[0]
+
+
+def of_step(folder: Path, step: int) -> Path | None:
+    """The folder of this step, damaged or not; ``None`` when there never was one.
+
+    Raises:
+        Failed: (53) ``latest`` names this step, and no folder is what it names.
+    """
+    name = manifest.step_name(step)
+    try:
+        named = steps.read_latest(folder)
+    except Damaged:
+        named = None  # `latest` says which step is the newest, and that is not asked
+    if named is not None and named[0] == name:
+        meant = steps.meant(folder, *named)
+        if meant is None:
+            raise _not_meant(folder, name)
+        return meant
+    return next((path for number, path in steps.published(folder) if number == step), None)
 
 
 def _readable(path: Path) -> Manifest | None:
@@ -103,11 +130,16 @@ def damaged(step_dir: Path, problem: Problem) -> Failed:
         exit_code=Exit.DAMAGED,
         seen=str(problem),
         rule="every byte read from a checkpoint has the hash that was written",
-        use=f"the newest good one, every byte verified: @{good}"
+        use=f"the newest good one, every byte verified: {_run_name(folder)}@{good}"
         if good is not None
         else "no other checkpoint here is good: start the run again, or restore this one from a copy",
         where=str(step_dir),
     )
+
+
+def _run_name(folder: Path) -> str:
+    """How the run around this folder of checkpoints is named at a command line."""
+    return folder.resolve().parent.name if folder.name == "checkpoints" else "RUN"
 
 
 def good_step(folder: Path, *, besides: str = "") -> int | None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -14,6 +16,7 @@ import pytest
 import paceline as pl
 from paceline.api.leftovers import leftovers
 from paceline.api.runs import find_checkpoint, find_runs, stop_asked
+from paceline.ledger import process
 from paceline.ledger.folder import RunFolder, create
 from paceline.ledger.metrics import MetricsWriter
 from paceline.ledger.outcome import Exit
@@ -103,3 +106,29 @@ def test_a_lock_that_is_held_is_no_leftover(folder: RunFolder) -> None:
 
     with Lock(folder):
         assert leftovers(folder.path.parent) == []
+
+
+@pytest.mark.parametrize("word", ["one@2", "@2", "last@2"])
+def test_what_is_done_to_a_run_is_refused_for_a_checkpoint(folder: RunFolder, word: str) -> None:
+    """stop, logs, report, compare and delete take RUN through these two: @STEP is never dropped silently."""
+    root = folder.path.parent
+    for find in (lambda: pl.Run(word, root=root), lambda: find_runs([word], root)):
+        with pytest.raises(pl.Refused) as caught:
+            find()
+        assert (caught.value.exit_code, caught.value.key) == (2, "RUN")
+    assert folder.read_status() is not None
+
+
+def test_a_killed_run_of_this_host_can_be_stopped_waiting_for_at_once(folder: RunFolder) -> None:
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    Status(state="running", pid=child.pid, process_start=process.start_time(child.pid)).write(folder.status)
+    run = pl.Run(folder.path)
+    run.stop()
+    child.kill()
+    child.communicate(timeout=30)
+    since = time.monotonic()
+    assert run.wait(30.0) == "lost"
+    assert time.monotonic() - since < 5
+    with pytest.raises(pl.Refused) as caught:
+        run.stop()
+    assert caught.value.seen == "state lost"

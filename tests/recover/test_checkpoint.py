@@ -160,6 +160,41 @@ def test_without_latest_two_runs_in_one_folder_are_not_guessed_at(tmp_path: Path
         checkpoint.latest(tmp_path)
 
 
+@pytest.mark.parametrize("harm", ["truncated", "no manifest", "no shard"])
+@pytest.mark.parametrize("steps_saved", [(2,), (2, 4)])
+def test_without_latest_no_older_step_answers_for_a_damaged_one(
+    harm: str, steps_saved: tuple[int, ...], tmp_path: Path
+) -> None:
+    for step in steps_saved:
+        put(tmp_path, step)
+    (tmp_path / "latest").unlink()
+    newest = tmp_path / f"step-{steps_saved[-1]:08d}"
+    if harm == "truncated":
+        os.truncate(newest / "manifest.json", 10)
+    else:
+        (newest / ("manifest.json" if harm == "no manifest" else "rank-00000.safetensors")).unlink()
+    with pytest.raises(Failed) as caught:
+        checkpoint.latest(tmp_path)
+    assert caught.value.exit_code == Exit.DAMAGED
+    assert ("@2" in caught.value.use) == (len(steps_saved) == 2)
+
+
+def test_a_step_by_its_number_is_found_damaged_too(tmp_path: Path) -> None:
+    folder = tmp_path / "lm" / "checkpoints"
+    folder.parent.mkdir()
+    for step in (2, 4):
+        put(folder, step)
+    assert checkpoint.of_step(folder, 2) == folder / "step-00000002"
+    assert checkpoint.of_step(folder, 3) is None
+    (folder / "step-00000002" / "manifest.json").write_text("")
+    assert checkpoint.of_step(folder, 2) == folder / "step-00000002"
+    shutil.rmtree(folder / "step-00000004")
+    (folder / "step-00000002" / "manifest.json").unlink()
+    with pytest.raises(Failed) as caught:
+        checkpoint.of_step(folder, 4)
+    assert caught.value.exit_code == Exit.DAMAGED
+
+
 def test_latest_that_names_what_is_gone(folder: Path) -> None:
     shutil.rmtree(folder / "step-00000004")
     with pytest.raises(Failed) as caught:
