@@ -45,6 +45,15 @@ class StepTimes:
     first: float
 
 
+@dataclass(frozen=True)
+class Stretch:
+    """Attempts in a row on one layout: how many steps of them stand. ``layout`` "" : nobody noted it."""
+
+    layout: str
+    steps: int
+    attempts: int
+
+
 class Facts:
     """Lazily read facts of one run."""
 
@@ -142,7 +151,32 @@ class Facts:
 
     @property
     def devices(self) -> int:
-        return len(self.ranks) or 1
+        """Ranks of the newest attempt: an earlier one may have had more."""
+        newest = max((line.attempt for rank in self.split.ranks for line in rank.lines), default=0)
+        return sum(any(line.attempt == newest for line in rank.lines) for rank in self.split.ranks) or 1
+
+    @cached_property
+    def stretches(self) -> list[Stretch]:
+        """The run's attempts that left steps, oldest first, those of one layout taken together."""
+        layouts = self.status.layouts if self.status else {}
+        counts: dict[int, int] = {}
+        for attempt in self.train.get("attempt", []):
+            counts[int(attempt)] = counts.get(int(attempt), 0) + 1
+        newest = max(counts, default=0)
+        found: list[Stretch] = []
+        for attempt in sorted(counts):
+            layout = layouts.get(str(attempt), self.layout if attempt == newest else "")
+            if found and found[-1].layout == layout:
+                last = found.pop()
+                found.append(Stretch(layout, last.steps + counts[attempt], last.attempts + 1))
+            else:
+                found.append(Stretch(layout, counts[attempt], 1))
+        return found
+
+    @property
+    def newest_steps(self) -> int | None:
+        """How many steps the newest attempt finished, where there were others: its speed is the one shown."""
+        return len(self._newest_attempt("step")) if self.attempts > 1 else None
 
     @property
     def last_step(self) -> int:

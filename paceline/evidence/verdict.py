@@ -77,8 +77,32 @@ def unattributed(facts: Facts) -> Judged | None:
 
 def summary(facts: Facts) -> str:
     """What a reader should know after ten seconds: what it reached, how fast, and what it lost most on."""
-    parts = [_reached(facts), _speed(facts), _lost(facts)]
+    parts = [_reached(facts), _attempts(facts), _speed(facts), _lost(facts)]
     return " ".join(p for p in parts if p) or "Nothing was measured before this run ended."
+
+
+def history(facts: Facts) -> str:
+    """``1200 steps on dp=2, then 20 on fsdp=2``; "" for a run of one attempt."""
+    if facts.attempts < 2:
+        return ""
+    parts: list[str] = []
+    for stretch in facts.stretches:
+        unit = "" if parts else " step" if stretch.steps == 1 else " steps"
+        again = f" ({stretch.attempts} attempts)" if stretch.attempts > 1 else ""
+        layout = stretch.layout or "a layout that nobody noted"
+        parts.append(f"{stretch.steps}{unit} on {layout}{again}")
+    return ", then ".join(parts)
+
+
+def last_steps(facts: Facts) -> str:
+    """Of which steps a speed is, where it is not of all: ``last 20 steps``; "" for a run of one attempt."""
+    n = facts.newest_steps
+    return "" if n is None else "last step" if n == 1 else f"last {n} steps"
+
+
+def _attempts(facts: Facts) -> str:
+    told = history(facts)
+    return f"It is the work of {facts.attempts} attempts: {told}." if told else ""
 
 
 def _reached(facts: Facts) -> str:
@@ -117,7 +141,9 @@ def _speed(facts: Facts) -> str:
     mfu = facts.median("mfu")
     tail = f", {percent(mfu, 0)} of the matmul peak" if mfu is not None else ""
     layout = facts.layout or "single"
-    return f"As {layout} on {devices} it took in {grouped(rate)} tokens a second{tail}."
+    of = last_steps(facts)
+    where = f"As {layout} on {devices}" + (f", in its {of}," if of else "")
+    return f"{where} it took in {grouped(rate)} tokens a second{tail}."
 
 
 def _lost(facts: Facts) -> str:
@@ -125,7 +151,8 @@ def _lost(facts: Facts) -> str:
     if not rows:
         return ""
     shares = phase_shares(rows)
-    text = f"{percent(shares['compute'])} of the device time was compute"
+    time = "the device time" if facts.attempts < 2 else f"the device time of all {facts.attempts} attempts"
+    text = f"{percent(shares['compute'])} of {time} was compute"
     waste = [r for r in waste_rows(rows) if r["share"] >= 0.005]
     if not waste:
         return text + "; nothing else took more than half a percent."
@@ -136,4 +163,5 @@ def _lost(facts: Facts) -> str:
 
 
 def _in_time(facts: Facts) -> str:
-    return f" in {clock(facts.wall_s)}" if facts.wall_s else ""
+    attempts = f" over {facts.attempts} attempts" if facts.attempts > 1 else ""
+    return f" in {clock(facts.wall_s)}{attempts}" if facts.wall_s else ""

@@ -28,7 +28,10 @@ LOST_AFTER_ELSEWHERE_S = 300.0
 
 @dataclass(frozen=True)
 class Status:
-    """The state of a run. ``steps`` is the goal, 0 when not known yet; times are Unix seconds."""
+    """The state of a run. ``steps`` is the goal, 0 when not known yet; times are Unix seconds.
+
+    ``layouts`` is the layout of each attempt by its number as text, kept from one write to the next.
+    """
 
     state: str = "preparing"
     step: int = 0
@@ -44,6 +47,7 @@ class Status:
     message: str = ""
     started_s: float = 0.0
     updated_s: float = 0.0
+    layouts: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.state not in STATES:
@@ -58,9 +62,18 @@ class Status:
             updated_s=now,
             started_s=self.started_s or now,
             process_start=process.start_time(self.pid) if own else self.process_start,
+            layouts=self._layouts(path),
         )
         atomic.write_json(path, {"schema": 1, **asdict(written)})
         return written
+
+    def _layouts(self, path: Path | str) -> dict[str, str]:
+        """Those of this run so far: a resume starts a status anew, and what was before must not be forgotten."""
+        before = None if self.layouts or not self.attempt else Status.read(path)
+        known = dict(before.layouts) if before is not None else dict(self.layouts)
+        if before is not None and before.layout:
+            known.setdefault(str(before.attempt), before.layout)
+        return {**known, str(self.attempt): self.layout} if self.layout else known
 
     @classmethod
     def read(cls, path: Path | str) -> Status | None:
@@ -166,4 +179,6 @@ def _fits(value: Any, default: Any, name: str) -> bool:
         return isinstance(value, int | float) and 0 <= value < YEAR_10000_S  # NaN is in no range
     if isinstance(default, int):
         return isinstance(value, int) and 0 <= value < 1 << (31 if name == "pid" else 53)
+    if isinstance(default, dict):
+        return isinstance(value, dict) and all(n.isdecimal() and isinstance(v, str) for n, v in value.items())
     return isinstance(value, type(default))

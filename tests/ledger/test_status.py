@@ -124,6 +124,32 @@ def test_a_value_out_of_its_range_is_left_out(tmp_path: Path, name: str, value: 
     assert found.shown_state() in ("running", "lost")
 
 
+def test_the_layout_of_each_attempt_is_kept(tmp_path: Path) -> None:
+    """A resume starts a status anew (``paceline train --resume --layout``); the run's history goes on."""
+    path = tmp_path / "status.json"
+    Status(layout="dp=2").write(path)
+    heart = Heartbeat(path, every_s=0)
+    heart.beat(state="running")
+    heart.beat(attempt=1)
+    Status(attempt=2, layout="fsdp=2").write(path)
+    Heartbeat(path).beat(state="running")
+    found = Status.read(path)
+    assert found is not None
+    assert found.layouts == {"0": "dp=2", "1": "dp=2", "2": "fsdp=2"}
+    old = json.loads(path.read_text())
+    for damage in ([], {"x": "dp=2"}, {"0": 7}):
+        path.write_text(json.dumps({**old, "layouts": damage}))
+        found = Status.read(path)
+        assert found is not None
+        assert found.layouts == {}
+    del old["layouts"]  # by an earlier version
+    path.write_text(json.dumps(old))
+    Status(attempt=3, layout="single").write(path)
+    found = Status.read(path)
+    assert found is not None
+    assert found.layouts == {"2": "fsdp=2", "3": "single"}
+
+
 def test_the_heart_beats_when_due_and_at_once_for_a_new_state(tmp_path: Path) -> None:
     path, clock = tmp_path / "status.json", FakeClock()
     heart = Heartbeat(path, Status(state="running", steps=100), every_s=10, clock=clock)

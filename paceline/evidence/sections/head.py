@@ -35,6 +35,7 @@ def head(facts: Facts) -> Html:
 def tiles(facts: Facts) -> list[Html]:
     """Headline figures; one without a value is left out rather than shown as a dash."""
     made: list[Html] = []
+    of = f" of the {verdict.last_steps(facts) or 'steps'}"
     row = facts.last_eval
     if row is not None:
         bits = row.get("bits_per_byte")
@@ -43,12 +44,12 @@ def tiles(facts: Facts) -> list[Html]:
     rate = facts.median("tokens_per_s")
     if rate is not None:
         mfu = facts.median("mfu")
-        note = f"median · MFU {percent(mfu, 0)}" if mfu is not None else "median of the steps"
+        note = f"median{of}" + (f" · MFU {percent(mfu, 0)}" if mfu is not None else "")
         made.append(tile("tokens a second", grouped(rate), note, "measured here"))
     times = facts.step_times
     if times is not None:
         predicted = (facts.plan.get("best") or {}).get("step_s") or []
-        note = f"median · {figures(predicted[1])} predicted" if len(predicted) == 3 else "median"
+        note = f"median{of}" + (f" · {figures(predicted[1])} predicted" if len(predicted) == 3 else "")
         made.append(tile("a step", unit(figures(times.p50), "s"), note, "measured here"))
     memory = facts.peak("memory_gib")
     if memory is not None:
@@ -57,6 +58,7 @@ def tiles(facts: Facts) -> list[Html]:
     if facts.wall_s:
         tokens = (facts.train.get("tokens") or [None])[-1]
         note = f"{count(tokens)} tokens" if tokens else "of the longest-living rank"
+        note += f" · all {facts.attempts} attempts" if facts.attempts > 1 else ""
         made.append(tile("time", clock(facts.wall_s), note, "measured here"))
     cost = facts.peak("cost_usd")
     if cost is not None:
