@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from paceline.api.jobs import load_job
@@ -52,6 +53,32 @@ def plan(
         what_if=what_if or {},
         where=where,
     )
+
+
+def check_save(path: str | Path, read: Iterable[Path]) -> None:
+    """Whether a planned job can be written there: a job that was read stays as its author wrote it.
+
+    Args:
+        path: of ``--save``.
+        read: the job file and its bases.
+
+    Raises:
+        Refused: (2) the place takes no file, or it is one of ``read``.
+    """
+    from paceline.plan.answer import refuse_place
+
+    refuse_place(path)
+    path = Path(path)
+    if path.exists() and any(file.exists() and path.samefile(file) for file in read):
+        other = path.with_name(f"{path.stem}-planned.toml")
+        raise Refused(
+            f"--save would write over {path}, which the plan is made from",
+            exit_code=Exit.USAGE,
+            key="--save",
+            seen=f"--save {path}",
+            rule="the planned job has every key resolved; the one that it is made from keeps its comments",
+            use=f"--save {quote(str(other))}",
+        )
 
 
 def resolve_cluster(cluster: str | Cluster, device: str = "auto") -> Cluster:

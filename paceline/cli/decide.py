@@ -43,21 +43,24 @@ def plan(
 ) -> Reply:
     """Which layout, on what hardware, and is it worth it at all, or one device. Starts nothing."""
     from paceline.api.jobs import load_job
-    from paceline.api.plan import parse_counts, parse_what_if, scale_by
+    from paceline.api.plan import check_save, parse_counts, parse_what_if, scale_by
     from paceline.api.plan import plan as make_plan
     from paceline.plan.show import table
 
     typed = join([job, *(word for one in sets or () for word in ("--set", one))])
     options = {"layout.objective": objective, "layout.deadline": deadline, "layout.budget_usd": budget}
     pairs = split_sets(sets) + [(key, value) for key, value in options.items() if value is not None]
-    found = load_job(job, pairs).job
+    loaded = load_job(job, pairs)
+    found = loaded.job
+    if save is not None:
+        check_save(save, loaded.files)
     asked = parse_what_if(what_if or [])
     chosen = make_plan(found, cluster=cluster, layout=layout, top=top, what_if=asked)
     result = chosen.to_dict()
     scaled = scale_by(found, parse_counts(scale), cluster=cluster, layout=layout) if scale else []
     if scaled:
         result["scale"] = scaled
-    if save:
+    if save is not None:
         chosen.save(save)
         screen.note(f"saved    {save}, with layout.use = {chosen.best.layout}")
     return Reply(result, lambda t: table(chosen, width=t.width, job=typed) + _scale_text(scaled, t.width))
@@ -92,7 +95,13 @@ HERE = (
         "plan",
         plan,
         later=(
-            Later("--measure", "run the best K for a few steps", "03", "K"),
+            Later(
+                "--measure",
+                "run the best K for a few steps",
+                "03",
+                "K",
+                "paceline train JOB --layout L, a few steps each",
+            ),
             Later("--draw", "the schedule, as text or SVG", "02"),
             Later("--dry-run", "a step of one rank on a fake cluster", "02"),
             Later("--rank", "the rank of --dry-run", "02", "R"),

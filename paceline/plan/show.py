@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from paceline.ledger.outcome import printable
 from paceline.plan.answer import GIB, Candidate, Plan, Rejection
 
 LABEL = 9
@@ -29,7 +30,10 @@ def table(plan: Plan, *, width: int = 100, job: str = "") -> str:
         lines.append(_labelled("assumed", " · ".join(plan.assumed)))
     lines.append(_labelled("disk", _disk(plan)))
     lines.append(
-        _labelled("next", f"paceline train {job or plan.facts.name + '.toml'} --layout {plan.best.layout}")
+        _labelled(
+            "next",
+            printable(f"paceline train {job or plan.facts.name + '.toml'} --layout {plan.best.layout}", 4000),
+        )
     )
     return "\n".join(line.rstrip() for line in lines)
 

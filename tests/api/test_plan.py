@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import paceline as pl
-from paceline.api.plan import parse_counts, parse_what_if, scale_by
+from paceline.api.plan import check_save, parse_counts, parse_what_if, scale_by
 from tests.api.measured import plant
 
 
@@ -71,3 +71,30 @@ def test_counts_are_sorted_and_each_once() -> None:
 )
 def test_what_if_words(words: list[str], asked: dict[str, list[object]]) -> None:
     assert parse_what_if(words) == asked
+
+
+def test_a_job_is_not_saved_over_what_it_was_read_from(tmp_path: Path) -> None:
+    base, mine = tmp_path / "base.toml", tmp_path / "j.toml"
+    for path in (base, mine):
+        path.write_text("")
+    (tmp_path / "link.toml").symlink_to("j.toml")
+    for target in ("j.toml", "base.toml", "link.toml"):
+        with pytest.raises(pl.Refused) as caught:
+            check_save(tmp_path / target, [base, mine])
+        assert caught.value.exit_code == 2
+        assert "-planned.toml" in caught.value.use
+    check_save(tmp_path / "new.toml", [base, mine])
+
+
+def test_a_bad_place_is_refused_at_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from tests.cli.shell import in_process
+
+    (tmp_path / "a.txt").write_text("word " * 400)
+    path = tmp_path / "j.toml"
+    text = 'data.train = "a.txt"\nmodel.preset = "tiny"\ntrain.steps = 20\n'
+    path.write_text(text)
+    for place in (path, tmp_path, tmp_path / "gone" / "p.toml", ""):
+        done = in_process(capsys, "plan", str(path), "--save", str(place))
+        assert done.code == 2, done.err
+        assert "  use      " in done.err
+    assert path.read_text() == text

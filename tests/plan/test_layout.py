@@ -37,7 +37,7 @@ BAD = [  # text, words of the error, the repair
     ("ddp=2", "dp replicates", "dp=2"),
     ("hsdp=2x4", "HSDP", "dp=2,fsdp=4"),
     ("hsdp=8", "HSDP", "dp=2,fsdp=4"),
-    ("dp_replicate=2,dp_shard=4", "dp replicates", "dp=2,dp_shard=4"),
+    ("dp_replicate=2,dp_shard=4", "dp replicates", "dp=2,fsdp=4"),
     ("dp_shard=4", "fsdp shards", "fsdp=4"),
     ("dp_shard_size=4", "fsdp shards", "fsdp=4"),
     ("tensor_parallel_degree=8", "tp cuts", "tp=8"),
@@ -218,3 +218,35 @@ def test_any_text_parses_or_is_refused(text: str) -> None:
     except Refused as error:
         seen = error
     assert seen is None or (seen.exit_code == Exit.USAGE and seen.use.startswith("--layout "))
+
+
+ITEMS = st.sampled_from(
+    ["single", "auto", "Single", "dp=2", "dp=0", "fsdp=0", "fsdp=2:zero9", "fsdp=auto", "tp=auto", "mbs=0", "mbs=-3", "mbs"]
+    + ["dp2", "ddp=2", "hsdp=8", "zero=3", "sp=1", "world_size=4", "compile=yes", "recompute=", "vpp=x", "=", "a b"]
+    + ["fsdp=4 tp=2", "", " ", "pp=2:zbw", "dp=2:x", "gradient_checkpointing=true", "mbs=99999999999", "ep=0", "\x00"]
+)
+
+
+@settings(max_examples=400)
+@given(st.lists(ITEMS, max_size=6).map(",".join) | st.text(max_size=12))
+def test_every_repair_is_itself_a_layout(text: str) -> None:
+    try:
+        Layout.parse(text)
+    except Refused as refused:
+        assert refused.exit_code == Exit.USAGE
+        Layout.parse(refused.use.removeprefix("--layout "))
+
+
+@pytest.mark.parametrize(
+    ("text", "use"),
+    [
+        ("single,mbs=0", "single,mbs=1"),
+        ("auto,mbs=0", "auto,mbs=1"),
+        ("fsdp=0,single", "single"),
+        ("ddp=0,mbs=0,zero=9", "mbs=1,fsdp=9"),
+    ],
+)
+def test_a_repair_mends_every_mistake(text: str, use: str) -> None:
+    with pytest.raises(Refused) as caught:
+        Layout.parse(text)
+    assert caught.value.use == f"--layout {use}"

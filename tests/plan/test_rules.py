@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from paceline.ledger.outcome import Exit, Refused
 from paceline.plan.layout import Layout
@@ -98,3 +99,16 @@ def test_the_repair_keeps_the_whole_book(layout: Layout) -> None:
     assert first_broken(near, FACTS) is None
     if first_broken(layout, FACTS) is None:
         assert near == layout
+
+
+@settings(max_examples=300)
+@given(layouts(), st.sampled_from([FACTS, HOST, Facts(), Facts(widths=LLAMA_8B, global_batch=3, cpu=True)]), st.booleans())
+def test_every_repair_parses_and_keeps_the_rule(layout: Layout, facts: Facts, auto: bool) -> None:
+    if auto:
+        layout = Layout(auto=True, mbs=layout.mbs, recompute=layout.recompute, compile=layout.compile)
+    try:
+        check(layout, facts)
+    except Refused as refused:
+        near = Layout.parse(refused.use.removeprefix("--layout "))
+        check(near, facts)
+        assert near.auto == auto or not auto
