@@ -18,7 +18,9 @@ from paceline.job.names import unknown
 from paceline.job.refusals import exclusive, not_a_table, not_arrived, wrong_value
 from paceline.job.schema import arrival_of_table, groups, is_table, leaf_of, pattern
 from paceline.job.words import value_text
-from paceline.ledger.outcome import Refused
+from paceline.ledger.outcome import Exit, Refused
+
+DEEPEST = 32
 
 
 @dataclass
@@ -88,6 +90,8 @@ def checked(layer: Layer) -> Layer:
     """``layer`` with every key known, arrived, and one of its group; the values are pydantic's to judge."""
     values: dict[str, Any] = {}
     for key, value in layer.values.items():
+        if too_deep(key, value):
+            raise _too_deep(layer, key)
         where = layer.where(key)
         leaf = leaf_of(key)
         if leaf is None:
@@ -106,6 +110,33 @@ def checked(layer: Layer) -> Layer:
         if clash and values[key] is not None:
             raise exclusive([key, *clash], layer.where(key))
     return Layer(layer.name, values, layer.places, layer.flag)
+
+
+def too_deep(key: str, value: object) -> bool:
+    """Whether tables and lists stand in each other deeper than any job needs; found without recursion."""
+    level = [value]
+    for _ in range(DEEPEST - key.count(".")):
+        level = [
+            part
+            for one in level
+            if isinstance(one, Mapping | list | tuple)
+            for part in (one.values() if isinstance(one, Mapping) else one)
+        ]
+        if not level:
+            return False
+    return True
+
+
+def _too_deep(layer: Layer, key: str) -> Refused:
+    return Refused(
+        f"{shortened(key)} is too deep",
+        exit_code=Exit.USAGE,
+        key=shortened(key),
+        seen=f"more than {DEEPEST} tables or lists in each other",
+        rule=f"a key and its value have at most {DEEPEST} levels",
+        use="paceline job keys",
+        where=layer.where(key),
+    )
 
 
 def _is_unicode(value: object) -> bool:

@@ -448,3 +448,38 @@ def test_no_text_raises_anything_but_our_errors(write, text):
 @given(st.lists(st.text(max_size=12) | st.tuples(KEYS, st.text(max_size=8)), max_size=2))
 def test_no_set_raises_anything_but_our_errors(write, sets):
     only_our_errors(lambda: load(write(SHORT), sets=sets))
+
+
+DEEP = ".".join(["a"] * 5000)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"{DEEP} = 1",
+        f"train.{DEEP} = 1",
+        f"[{DEEP}]",
+        f"data.train = {{{DEEP} = 1}}",
+        f"model.rope_scaling.{DEEP} = 1",
+    ],
+)
+def test_a_key_of_thousands_of_levels_is_refused(write, text):
+    error = refused(write(text))
+    assert "too deep" in error.message or "not a key" in error.message
+    assert error.where.startswith("job.toml") or "job.toml" in error.where
+    assert error.use
+
+
+@pytest.mark.parametrize("one", [f"{DEEP}=1", f"train.steps={{{DEEP} = 1}}", f"data.train={{{DEEP} = 1}}"])
+def test_a_set_of_thousands_of_levels_is_refused(write, one):
+    error = refused(write(SHORT), sets=[one])
+    assert error.where == "--set"
+
+
+def test_a_nested_value_in_python_is_refused():
+    nested = {}
+    for _ in range(3000):
+        nested = {"a": nested}
+    only_our_errors(lambda: Job(data={"train": nested}))
+    with pytest.raises(Refused, match="too deep"):
+        Job(data={"train": nested})
