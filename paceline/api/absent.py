@@ -27,18 +27,18 @@ def not_here(what: str, capability: str, *, use: str = "") -> Refused:
         exit_code=Exit.USAGE,
         seen=what,
         rule=f"it arrives with capability {capability} ({CAPABILITY[capability]}); until then it is refused",
-        use=use,
+        use=use or "paceline --help",
     )
 
 
 def prove(*args: Any, **kwargs: Any) -> NoReturn:
     """Is the distributed run the same training? Not in this version."""
-    raise not_here("pl.prove", "02")
+    raise not_here("pl.prove", "02", use="train both layouts, then pl.compare(first, second)")
 
 
 def claim(*args: Any, **kwargs: Any) -> NoReturn:
     """Does distributing pay? Not in this version."""
-    raise not_here("pl.claim", "05")
+    raise not_here("pl.claim", "05", use="pl.plan(job).reason says whether distributing should pay")
 
 
 def evaluate(*args: Any, **kwargs: Any) -> NoReturn:
@@ -48,4 +48,4 @@ def evaluate(*args: Any, **kwargs: Any) -> NoReturn:
 
 def diagnose(*args: Any, **kwargs: Any) -> NoReturn:
     """Backward from a bad outcome to the first broken assumption. Not in this version."""
-    raise not_here("pl.diagnose", "05")
+    raise not_here("pl.diagnose", "05", use="Run.report() has the losses, the times and the events")

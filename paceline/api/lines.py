@@ -12,6 +12,8 @@ from datetime import UTC, datetime
 from statistics import median
 from typing import Any
 
+from paceline.ledger.outcome import LONGEST_REPAIR, printable
+
 Message = Mapping[str, Any]
 
 # What a train line shows, in this order, and how; a key that a row lacks is left out.
@@ -135,7 +137,7 @@ class PlainLines:
         return f"step={row.get('step', 0)}{total}"
 
     def _stamp(self, word: str, text: str) -> str:
-        return f"{self._now():%Y-%m-%dT%H:%M:%SZ} {word:<5} {text}"
+        return f"{self._now():%Y-%m-%dT%H:%M:%SZ} {printable(f'{word:<5} {text}', LONGEST_REPAIR)}"
 
 
 def clock_text(seconds: float) -> str:

@@ -94,7 +94,7 @@ def _register_absent(app: typer.Typer, entry: Command) -> None:
     """A command that has not arrived: it has a help page, and refuses whatever it is given."""
 
     def refuse() -> None:
-        raise not_here(f"`paceline {entry.name}`", entry.arrives)
+        raise not_here(f"`paceline {entry.name}`", entry.arrives, use=entry.instead)
 
     text = f"{entry.says[0].upper()}{entry.says[1:]}. Not in this version."
     if entry.options:

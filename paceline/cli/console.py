@@ -18,6 +18,7 @@ from paceline.api.lines import Message, PlainLines, Progress, clock_text, prepar
 from paceline.cli.screen import Screen
 from paceline.cli.streams import Tolerant
 from paceline.cli.terminal import Terminal
+from paceline.ledger.outcome import LONGEST_REPAIR, printable
 
 REFRESHES_PER_S = 5
 LEAST_BAR, MOST_BAR = 8, 28
@@ -140,14 +141,14 @@ def heading(message: Message, *, verbose: bool = False) -> str:
     """The line that a message leaves on a terminal, or an empty string."""
     kind = message.get("kind")
     if kind == "say":
-        return f"{message.get('field', '')!s:<8} {message.get('text', '')}"
+        return printable(f"{message.get('field', '')!s:<8} {message.get('text', '')}", LONGEST_REPAIR)
     if kind == "eval":
         return f"{'eval':<8} {eval_text(message)}"
     if kind == "event" and (verbose or message.get("event") not in QUIET_EVENTS):
         word, detail = str(message.get("event", "event")), message.get("detail", "")
         if isinstance(detail, Mapping):
             detail = " ".join(f"{key}={value}" for key, value in detail.items())
-        return f"{word:<8} step {message.get('step', 0)} · {detail}"
+        return printable(f"{word:<8} step {message.get('step', 0)} · {detail}", LONGEST_REPAIR)
     return ""
 
 

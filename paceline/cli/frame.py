@@ -38,20 +38,26 @@ class Color(StrEnum):
 class Later:
     """An option of the interface that has not arrived: in the help, and refused when it is given.
 
-    ``value`` is its metavar; empty for a flag.
+    ``value`` is its metavar; empty for a flag. ``instead``: what to do without it, where that is more than to
+    leave it out.
     """
 
     name: str
     says: str
     arrives: str
     value: str = ""
+    instead: str = ""
 
     def parameter(self, command: str) -> inspect.Parameter:
         """The option as typer sees it; eager, so that it is refused before anything else is missed."""
 
         def refuse(value: Any) -> Any:
             if value not in (None, False):
-                raise not_here(f"{self.name} of `paceline {command}`", self.arrives)
+                raise not_here(
+                    f"{self.name} of `paceline {command}`",
+                    self.arrives,
+                    use=self.instead or f"leave {self.name} out",
+                )
             return value
 
         says = f"{self.says} (not in this version)"

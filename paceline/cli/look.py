@@ -185,8 +185,14 @@ HERE = (
         "report",
         report,
         later=(
-            Later("--live", "serve on 127.0.0.1", "05"),
-            Later("--export", "for another tool", "05", "tensorboard|mlflow|wandb|trace"),
+            Later("--live", "serve on 127.0.0.1", "05", instead="paceline logs RUN --follow"),
+            Later(
+                "--export",
+                "for another tool",
+                "05",
+                "tensorboard|mlflow|wandb|trace",
+                "metrics.jsonl in the run's folder has every row",
+            ),
         ),
     ),
 )

@@ -12,7 +12,7 @@ from typing import Any, TextIO
 
 from paceline.cli.streams import StdoutLost, put, put_result
 from paceline.cli.terminal import Terminal, decide
-from paceline.ledger.outcome import PacelineError, render
+from paceline.ledger.outcome import LONGEST_REPAIR, PacelineError, printable, render
 
 SCHEMA = 1
 
@@ -46,13 +46,13 @@ class Screen:
     def note(self, text: str) -> None:
         """Progress, on stderr; silent under ``-q`` and ``--json``."""
         if not (self.quiet or self.json):
-            self.aside(self.terminal.plain(text))
+            self.aside(self.terminal.plain(printable(text, LONGEST_REPAIR)))
 
     def warn(self, text: str) -> None:
         """A warning, on stderr; also under ``--json``, since stdout stays clean."""
         if not self.quiet:
             word = self.terminal.paint("warn", "warn")
-            self.aside(f"{word}     {self.terminal.plain(text)}")
+            self.aside(f"{word}     {self.terminal.plain(printable(text))}")
 
     def aside(self, text: str) -> None:
         """A line on stderr; when nobody takes it, it is lost and nothing else is."""

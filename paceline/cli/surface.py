@@ -12,7 +12,7 @@ GROUPS = ("Decide", "Run", "Look", "Keep")
 
 @dataclass(frozen=True)
 class Command:
-    """One command: ``arrives`` is the capability it comes with, empty when it is here."""
+    """One command: ``arrives`` is the capability it comes with, empty when it is here; ``instead`` until then."""
 
     name: str
     group: str
@@ -20,6 +20,7 @@ class Command:
     says: str
     arrives: str = ""
     options: tuple[str, ...] = ()
+    instead: str = ""
 
     @property
     def path(self) -> tuple[str, ...]:
@@ -35,6 +36,7 @@ COMMANDS: tuple[Command, ...] = (
         "is the distributed run the same training",
         "02",
         ("--layout L", "--all N", "--steps 3", "--leg both|fp64|job", "--shrink auto|off"),
+        instead="paceline train JOB --layout L for each, then paceline compare RUN RUN",
     ),
     Command(
         "claim",
@@ -43,6 +45,7 @@ COMMANDS: tuple[Command, ...] = (
         "does distributing pay, by rules fixed before the run",
         "05",
         ("--ablate", "--shadow N", "--canary N"),
+        instead="paceline plan JOB says whether distributing should pay",
     ),
     Command("train", "Run", "JOB", "train, on one device or on many"),
     Command(
@@ -52,6 +55,7 @@ COMMANDS: tuple[Command, ...] = (
         "held-out loss, perplexity, bits per byte, own metrics",
         "06",
         ("--data SOURCE",),
+        instead="paceline report RUN has the held-out evaluations of the training",
     ),
     Command("sample", "Run", "RUN", "text from a trained model"),
     Command(
@@ -61,6 +65,7 @@ COMMANDS: tuple[Command, ...] = (
         "the job for torchrun, slurm, kubernetes, ray, mpi, sky",
         "08",
         ("--print", "--check", "--submit"),
+        instead="paceline train JOB --layout fsdp=N starts every rank of this machine",
     ),
     Command(
         "federate",
@@ -69,30 +74,73 @@ COMMANDS: tuple[Command, ...] = (
         "sites that keep their data",
         "07",
         ("--serve ADDR", "--join SITE.toml", "--approve HASH", "--make-keys NAME"),
+        instead="paceline train JOB with the data in one place",
     ),
     Command("runs", "Look", "", "list the runs"),
     Command("runs stop", "Look", "RUN", "save and stop a run, from anywhere"),
-    Command("runs approve", "Look", "RUN", "let a waiting change through", "05"),
+    Command("runs approve", "Look", "RUN", "let a waiting change through", "05", instead="paceline runs"),
     Command("runs delete", "Look", "RUN…", "delete runs; without --yes it says what and how many bytes"),
-    Command("watch", "Look", "RUN", "live view of a run", "05"),
+    Command("watch", "Look", "RUN", "live view of a run", "05", instead="paceline logs RUN --follow"),
     Command("logs", "Look", "RUN", "what a run printed, and its ranks"),
     Command("compare", "Look", "RUN RUN…", "what differs between runs, and why"),
     Command("report", "Look", "RUN", "one HTML page about a run"),
-    Command("replay", "Look", "RUN", "a failing step again", "04", ("--step K", "--layout single")),
-    Command("diagnose", "Look", "RUN", "backward from a bad outcome to the first broken assumption", "05"),
+    Command(
+        "replay",
+        "Look",
+        "RUN",
+        "a failing step again",
+        "04",
+        ("--step K", "--layout single"),
+        instead="paceline train RUN --resume goes on from the last checkpoint",
+    ),
+    Command(
+        "diagnose",
+        "Look",
+        "RUN",
+        "backward from a bad outcome to the first broken assumption",
+        "05",
+        instead="paceline report RUN, and paceline logs RUN --rank 0",
+    ),
     Command("checkpoint list", "Keep", "RUN", "the checkpoints of a run"),
     Command("checkpoint inspect", "Keep", "RUN", "what a checkpoint holds"),
     Command("checkpoint verify", "Keep", "RUN", "read a checkpoint whole and check every hash"),
     Command(
-        "checkpoint reshard", "Keep", "RUN", "write a checkpoint for another layout", "04", ("--layout L",)
+        "checkpoint reshard",
+        "Keep",
+        "RUN",
+        "write a checkpoint for another layout",
+        "04",
+        ("--layout L",),
+        instead="paceline train RUN --resume --layout L loads it on another layout",
     ),
-    Command("checkpoint import", "Keep", "SOURCE", "make a checkpoint from other weights", "06"),
     Command(
-        "checkpoint export", "Keep", "RUN", "weights for other tools", "06", ("--to hf|safetensors DIR",)
+        "checkpoint import",
+        "Keep",
+        "SOURCE",
+        "make a checkpoint from other weights",
+        "06",
+        instead="paceline train JOB begins from new weights",
+    ),
+    Command(
+        "checkpoint export",
+        "Keep",
+        "RUN",
+        "weights for other tools",
+        "06",
+        ("--to hf|safetensors DIR",),
+        instead="paceline checkpoint inspect RUN says where its .safetensors files are",
     ),
     Command("cluster list", "Keep", "", "the accelerators and machine shapes known by name"),
     Command("cluster show", "Keep", "NAME", "devices, links and prices of a cluster"),
-    Command("cluster measure", "Keep", "", "measure this machine and its links", "03", ("--out FILE",)),
+    Command(
+        "cluster measure",
+        "Keep",
+        "",
+        "measure this machine and its links",
+        "03",
+        ("--out FILE",),
+        instead="paceline train JOB measures this machine once, before the first step",
+    ),
     Command("job new", "Keep", "[KIND]", "print a commented job to start from"),
     Command("job check", "Keep", "JOB", "is the job file right"),
     Command("job show", "Keep", "JOB", "the job with every key filled in"),

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from textwrap import wrap
 from typing import TYPE_CHECKING
 
+from paceline.ledger.outcome import printable
+
 if TYPE_CHECKING:
     from paceline.job.describe import KeyRow
 
@@ -45,7 +47,7 @@ def table(
 
 def facts(pairs: Sequence[tuple[str, object]]) -> str:
     """Lines of ``name  value``; pairs without a value are left out."""
-    shown = [(name, str(value)) for name, value in pairs if value not in (None, "")]
+    shown = [(printable(name), printable(str(value))) for name, value in pairs if value not in (None, "")]
     size = max((len(name) for name, _ in shown), default=0)
     return "\n".join(f"{name:<{size}}  {value}" for name, value in shown)
 
@@ -70,7 +72,7 @@ def ago(seconds: float) -> str:
 
 
 def _cell(value: object) -> str:
-    return "–" if value is None or value == "" else str(value)
+    return "–" if value is None or value == "" else printable(str(value))
 
 
 def keys_text(rows: Sequence[KeyRow], width: int) -> str:

@@ -160,8 +160,29 @@ def from_dict(fields: Mapping[str, Any]) -> PacelineError:
     return _KINDS.get(str(fields.get("kind")), PacelineError)(str(fields.get("message", "")), **rest)
 
 
+LONGEST_LINE = 400
+LONGEST_REPAIR = 4000
+MOST_LINES = 16
+
+
+def printable(text: str, longest: int = LONGEST_LINE) -> str:
+    """``text`` on one line, without anything that acts on a terminal: what is not printable is escaped.
+
+    Keys, names and file contents are the user's, or somebody's; an error must not run what is in them.
+    """
+    text = text if len(text) <= longest else text[: longest - 1] + "…"
+    return text if text.isprintable() else "".join(c if c.isprintable() else _escaped(c) for c in text)
+
+
+def _escaped(letter: str) -> str:
+    return letter.encode("unicode_escape").decode("ascii")
+
+
 def render(error: PacelineError, *, width: int = 100) -> str:
-    """One screen, in the form of interface §9; ``where`` and the exit code stand at the right margin."""
+    """One screen, in the form of interface §9; ``where`` and the exit code stand at the right margin.
+
+    A field may have lines of its own; everything else that is not printable is escaped, and long text is cut.
+    """
     head = (
         error.message
         if not error.key or error.message.startswith(error.key)
@@ -177,12 +198,14 @@ def render(error: PacelineError, *, width: int = 100) -> str:
         )
         if value
     ]
-    lines = [f"error  {head}"]
-    notes = {"seen": error.where, (rows[-1][0] if rows else ""): f"exit {error.exit_code}"}
-    if len(rows) == 1 and rows[0][0] == "seen" and error.where:
-        notes["seen"] = f"{error.where}  exit {error.exit_code}"
+    lines = [f"error  {printable(head)}"]
+    where = printable(error.where)
+    notes = {"seen": where, (rows[-1][0] if rows else ""): f"exit {error.exit_code}"}
+    if len(rows) == 1 and rows[0][0] == "seen" and where:
+        notes["seen"] = f"{where}  exit {error.exit_code}"
     for name, value in rows:
-        first, *more = value.splitlines() or [""]
+        longest = LONGEST_REPAIR if name in ("use", "allowed") else LONGEST_LINE
+        first, *more = (printable(line, longest) for line in value.split("\n")[:MOST_LINES])
         lines.append(_with_note(f"  {name:<8} {first}", notes.get(name, ""), width))
         lines.extend(f"  {'':<8} {line}" for line in more)
     if not rows:

@@ -112,6 +112,20 @@ def test_without_a_terminal_progress_goes_to_stderr_as_lines() -> None:
     assert shown.out.getvalue() == ""
 
 
+def test_what_a_run_says_does_not_act_on_the_terminal() -> None:
+    said = {"kind": "say", "field": "plan", "text": "\x1b[2J\nforged"}
+    event = {"kind": "event", "event": "restart", "step": 7, "detail": "\x1b[2J\nforged"}
+    shown = screen(Terminal())
+    with Console(shown) as console:
+        console.message(said)
+        console.message(event)
+    shown.note("a\x1b[2J\nb")
+    shown.warn("a\x1b[2J\nb")
+    for line in (*shown.err.getvalue().rstrip("\n").split("\n"), heading(said), heading(event)):
+        assert line.isprintable(), line
+    assert shown.err.getvalue().count("\n") == 4
+
+
 def test_quiet_says_nothing_and_json_says_objects_on_stdout() -> None:
     quiet = screen(Terminal(live=True), quiet=True)
     with Console(quiet, steps=200) as console:

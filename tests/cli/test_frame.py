@@ -82,7 +82,8 @@ error  ls is not a command of `paceline checkpoint`
     ("prove", "job.toml"): """\
 error  `paceline prove` is not in this version
   seen     `paceline prove`
-  rule     it arrives with capability 02 (every axis, and proof); until then it is refused    exit 2
+  rule     it arrives with capability 02 (every axis, and proof); until then it is refused
+  use      paceline train JOB --layout L for each, then paceline compare RUN RUN             exit 2
 """,
 }
 
@@ -220,3 +221,24 @@ def test_json_has_no_nan() -> None:
 def test_a_reply_ends_with_its_own_code(capsys: pytest.CaptureFixture[str]) -> None:
     code = Screen("train").finish(Reply({"step": 3}, "stopped  after step 3", 50))
     assert Done(code, *capsys.readouterr()) == Done(50, "stopped  after step 3\n", "")
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ("plan", "\x1b[2J\nerror  forged.toml"),
+        ("plan", "x", "--set", "tr\x1b[31main.steps\nuse  rm=1"),
+        ("runs", "\x1b]0;title\x07\nseen"),
+        ("plan", "--\x1b[2Jx"),
+        ("job", "keys", "\x1b[2J\n\nx"),
+        ("cluster", "show", "8x\x1b[2J\nuse"),
+        ("train", "x.toml", "--name", "\x1b[2J\nn"),
+    ],
+)
+def test_no_word_of_the_user_acts_on_the_terminal(argv: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    done = in_process(capsys, *argv)
+    assert done.code == 2
+    first, *rest = done.err.rstrip("\n").split("\n")
+    assert first.startswith("error  ")
+    assert all(line.startswith("  ") for line in rest), done.err
+    assert all(line.isprintable() for line in (first, *rest))

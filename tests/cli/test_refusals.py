@@ -32,6 +32,7 @@ def test_commands(command: Command, capsys: pytest.CaptureFixture[str]) -> None:
     assert (found["command"], found["ok"], found["exit_code"]) == (command.name, False, 2)
     assert found["error"]["message"] == f"`paceline {command.name}` is not in this version"
     assert f"capability {command.arrives}" in found["error"]["rule"]
+    assert found["error"]["use"].startswith("paceline "), "what to do instead"
 
 
 @pytest.mark.parametrize(("command", "option", "value"), LATER_OPTIONS, ids=lambda word: word.strip("-"))
@@ -42,3 +43,32 @@ def test_options_are_refused_before_anything_else_is_missed(
     assert done.code == 2
     assert done.out == ""
     assert done.err.startswith(f"error  {option} of `paceline {command}` is not in this version\n")
+    assert "\n  use      " in done.err
+
+
+@pytest.mark.parametrize(
+    ("options", "key"),
+    [
+        (("--allow-change", "zz"), "--allow-change"),
+        (("--allow-change", "optimizer.lr"), "--allow-change"),
+        (("--name", ""), "run name"),
+        (("--name", "a b"), "run name"),
+        (("--name", "../x"), "run name"),
+    ],
+)
+def test_options_of_train_that_would_have_no_effect(
+    options: tuple[str, str], key: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    done = in_process(capsys, "train", "nope.toml", *options)
+    assert done.code == 2
+    assert key in done.err
+    assert "nope.toml" not in done.err
+
+
+def test_what_is_not_there_in_python_says_what_is() -> None:
+    import paceline as pl
+
+    for name in ("prove", "claim", "evaluate", "diagnose"):
+        with pytest.raises(pl.Refused) as caught:
+            getattr(pl, name)()
+        assert caught.value.use

@@ -51,3 +51,8 @@ def test_bytes(count: float | None, text: str) -> None:
 )
 def test_ago(seconds: float, text: str) -> None:
     assert ago(seconds) == text
+
+
+def test_cells_do_not_act_on_the_terminal() -> None:
+    assert table(("A",), [("x\x1b[2J\ny",)], width=80).split("\n")[1] == " x\\x1b[2J\\ny"
+    assert facts([("k\n", "\x1b[2J")]) == "k\\n  \\x1b[2J"
