@@ -86,7 +86,9 @@ def test_a_job_is_not_saved_over_what_it_was_read_from(tmp_path: Path) -> None:
     check_save(tmp_path / "new.toml", [base, mine])
 
 
-def test_a_bad_place_is_refused_at_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_bad_place_is_refused_at_the_command_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     from tests.cli.shell import in_process
 
     (tmp_path / "a.txt").write_text("word " * 400)

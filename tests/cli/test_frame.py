@@ -83,7 +83,7 @@ error  ls is not a command of `paceline checkpoint`
 error  `paceline prove` is not in this version
   seen     `paceline prove`
   rule     it arrives with capability 02 (every axis, and proof); until then it is refused
-  use      paceline train JOB --layout L for each, then paceline compare RUN RUN             exit 2
+  use      paceline train JOB --layout L for each, then paceline compare RUN RUN              exit 2
 """,
 }
 
@@ -235,7 +235,9 @@ def test_a_reply_ends_with_its_own_code(capsys: pytest.CaptureFixture[str]) -> N
         ("train", "x.toml", "--name", "\x1b[2J\nn"),
     ],
 )
-def test_no_word_of_the_user_acts_on_the_terminal(argv: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_word_of_the_user_acts_on_the_terminal(
+    argv: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
     done = in_process(capsys, *argv)
     assert done.code == 2
     first, *rest = done.err.rstrip("\n").split("\n")

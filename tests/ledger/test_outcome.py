@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,9 +9,10 @@ from hypothesis import strategies as st
 from paceline.ledger.outcome import Exit, PacelineError, Refused, from_dict, printable, render
 
 
-
 def test_every_field_in_its_place() -> None:
-    error = Refused("no", exit_code=Exit.RULE, key="k", seen="a", rule="b", allowed="c", use="d", where="j.toml:1")
+    error = Refused(
+        "no", exit_code=Exit.RULE, key="k", seen="a", rule="b", allowed="c", use="d", where="j.toml:1"
+    )
     assert render(error, width=40).splitlines() == [
         "error  k: no",
         "  seen     a                    j.toml:1",

@@ -28,7 +28,9 @@ def test_a_bad_place_is_refused_with_a_good_one(tmp_path: Path, place: str, mess
     assert use in caught.value.use
 
 
-def test_a_place_that_takes_no_file_is_the_stores_trouble(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_place_that_takes_no_file_is_the_stores_trouble(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(path: Path, text: str) -> None:
         raise OSError(28, "No space left on device")
 

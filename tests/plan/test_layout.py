@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -221,20 +223,45 @@ def test_any_text_parses_or_is_refused(text: str) -> None:
 
 
 ITEMS = st.sampled_from(
-    ["single", "auto", "Single", "dp=2", "dp=0", "fsdp=0", "fsdp=2:zero9", "fsdp=auto", "tp=auto", "mbs=0", "mbs=-3", "mbs"]
-    + ["dp2", "ddp=2", "hsdp=8", "zero=3", "sp=1", "world_size=4", "compile=yes", "recompute=", "vpp=x", "=", "a b"]
-    + ["fsdp=4 tp=2", "", " ", "pp=2:zbw", "dp=2:x", "gradient_checkpointing=true", "mbs=99999999999", "ep=0", "\x00"]
+    ["single", "auto", "Single", "dp=2", "dp=0", "fsdp=0", "fsdp=2:zero9", "fsdp=auto", "tp=auto"]
+    + ["mbs=0", "mbs=-3", "mbs"]
+    + [
+        "dp2",
+        "ddp=2",
+        "hsdp=8",
+        "zero=3",
+        "sp=1",
+        "world_size=4",
+        "compile=yes",
+        "recompute=",
+        "vpp=x",
+        "=",
+        "a b",
+    ]
+    + [
+        "fsdp=4 tp=2",
+        "",
+        " ",
+        "pp=2:zbw",
+        "dp=2:x",
+        "gradient_checkpointing=true",
+        "mbs=99999999999",
+        "ep=0",
+        "\x00",
+    ]
 )
 
 
 @settings(max_examples=400)
 @given(st.lists(ITEMS, max_size=6).map(",".join) | st.text(max_size=12))
 def test_every_repair_is_itself_a_layout(text: str) -> None:
-    try:
+    with contextlib.suppress(Refused):
         Layout.parse(text)
-    except Refused as refused:
-        assert refused.exit_code == Exit.USAGE
-        Layout.parse(refused.use.removeprefix("--layout "))
+        return
+    with pytest.raises(Refused) as caught:
+        Layout.parse(text)
+    assert caught.value.exit_code == Exit.USAGE
+    Layout.parse(caught.value.use.removeprefix("--layout "))
 
 
 @pytest.mark.parametrize(

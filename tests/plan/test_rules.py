@@ -13,6 +13,7 @@ from tests.plan.test_layout import layouts
 from tests.plan.test_model import LLAMA_8B
 
 FACTS = Facts(widths=LLAMA_8B, global_batch=64, devices=16, hosts=2)
+SHARED = Facts(widths=LLAMA_8B, global_batch=3, cpu=True)
 HOST = Facts(widths=LLAMA_8B, global_batch=64, devices=8)
 
 BROKEN = [  # layout, rule, exit, words of the message, the nearest
@@ -102,7 +103,7 @@ def test_the_repair_keeps_the_whole_book(layout: Layout) -> None:
 
 
 @settings(max_examples=300)
-@given(layouts(), st.sampled_from([FACTS, HOST, Facts(), Facts(widths=LLAMA_8B, global_batch=3, cpu=True)]), st.booleans())
+@given(layouts(), st.sampled_from([FACTS, HOST, Facts(), SHARED]), st.booleans())
 def test_every_repair_parses_and_keeps_the_rule(layout: Layout, facts: Facts, auto: bool) -> None:
     if auto:
         layout = Layout(auto=True, mbs=layout.mbs, recompute=layout.recompute, compile=layout.compile)
