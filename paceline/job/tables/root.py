@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from pydantic import Field
 
 from paceline.job.tables.checkpoint import CheckpointTable
@@ -25,28 +27,33 @@ from paceline.job.tables.train import TrainTable
 from paceline.job.tables.update import UpdateTable
 
 
+def whole(meaning: str) -> Any:
+    """A table that is always there: an empty one, filled with its defaults by the validator of the whole job.
+
+    As ``default_factory=RunTable`` it would say the same, and build a validator for each table on its own, which
+    is a tenth of the time of ``paceline plan``.
+    """
+    return Field(default_factory=dict, validate_default=True, description=meaning)
+
+
 class Tables(Table):
     """Every table. One that has not arrived is None, so that its defaults cannot be read by mistake."""
 
     extends: str | None = key(None, "base job; this file overrides it", form="path")
-    run: RunTable = Field(default_factory=RunTable, description="name and folders of the run")
-    model: ModelTable = Field(default_factory=ModelTable, description="what is trained")
+    run: RunTable = whole("name and folders of the run")
+    model: ModelTable = whole("what is trained")
     lora: LoraTable | None = Field(None, description="low-rank adapters")
-    data: DataTable = Field(default_factory=DataTable, description="what it is trained on")
-    train: TrainTable = Field(default_factory=TrainTable, description="how long, how much")
-    optimizer: OptimizerTable = Field(
-        default_factory=OptimizerTable, description="how gradients become weights"
-    )
-    eval: EvalTable = Field(default_factory=EvalTable, description="held-out evaluation")
-    cluster: ClusterTable = Field(
-        default_factory=ClusterTable, description="the machines that the plan assumes"
-    )
-    layout: LayoutTable = Field(default_factory=LayoutTable, description="how the work is cut")
-    update: UpdateTable = Field(default_factory=UpdateTable, description="when gradients become weights")
+    data: DataTable = whole("what it is trained on")
+    train: TrainTable = whole("how long, how much")
+    optimizer: OptimizerTable = whole("how gradients become weights")
+    eval: EvalTable = whole("held-out evaluation")
+    cluster: ClusterTable = whole("the machines that the plan assumes")
+    layout: LayoutTable = whole("how the work is cut")
+    update: UpdateTable = whole("when gradients become weights")
     federation: FederationTable | None = Field(None, description="sites that keep their data")
-    checkpoint: CheckpointTable = Field(default_factory=CheckpointTable, description="what survives")
-    restart: RestartTable = Field(default_factory=RestartTable, description="what happens after a failure")
-    track: TrackTable = Field(default_factory=TrackTable, description="where numbers go")
+    checkpoint: CheckpointTable = whole("what survives")
+    restart: RestartTable = whole("what happens after a failure")
+    track: TrackTable = whole("where numbers go")
     control: dict[str, ControlTable] | None = Field(None, description="rules on metrics")
     claim: ClaimTable | None = Field(None, description="what distributing should gain")
     limits: LimitsTable | None = Field(None, description="what a run may use up")
