@@ -1,4 +1,4 @@
-"""A run that is refused leaves everything as it was: nothing is written before the lock is held and the job accepted."""
+"""A run that is refused is left as it was: nothing is written before the lock is held and the job accepted."""
 
 from __future__ import annotations
 
