@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -123,12 +124,15 @@ def nearest(rows: Iterable[Mapping[str, Any]], threads: int, processes: int) -> 
     found = list(rows)
     if not found:
         return []
+    distances = [_far(row["processes"], processes, row["threads"], threads) for row in found]
+    least = min(distances) + 1e-9
+    return [row for row, distance in zip(found, distances, strict=True) if distance <= least]
 
-    def far(row: Mapping[str, Any]) -> float:
-        return 2 * abs(math.log(row["processes"] / processes)) + abs(math.log(row["threads"] / threads))
 
-    least = min(far(row) for row in found)
-    return [row for row in found if far(row) <= least + 1e-9]
+@cache
+def _far(processes: int, wanted_processes: int, threads: int, wanted_threads: int) -> float:
+    """A plan asks this thousands of times of the few combinations that were measured."""
+    return 2 * abs(math.log(processes / wanted_processes)) + abs(math.log(threads / wanted_threads))
 
 
 def interpolate(points: Sequence[tuple[float, float]], x: float, *, extend: bool = False) -> float:
