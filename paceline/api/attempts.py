@@ -11,9 +11,9 @@ from paceline.launch.local import run_here, run_ranks
 from paceline.launch.signals import Stop, Stopper
 from paceline.ledger.metrics import MetricsWriter
 from paceline.ledger.outcome import Exit, Failed, PacelineError
+from paceline.recover.checkpoint import latest, open_manifest
 
 if TYPE_CHECKING:
-    from pathlib import Path
 
     from paceline.recipes.brief import Brief
 
@@ -57,14 +57,14 @@ def _until_done(
             most = brief.job.restart.max
             if brief.layout.world_size == 1 or error.exit_code not in RESTARTABLE or most == 0:
                 raise
-            newest = _latest(brief)
+            newest = latest(brief.folder.checkpoints)
             without_progress = without_progress + 1 if newest == brief.resume else 1
             if without_progress > most:
                 raise _used_up(error, most) from error
             brief = replace(brief, attempt=brief.attempt + 1, resume=newest)
             row = {
                 "kind": "event",
-                "step": 0 if newest is None else int(newest.name.rpartition("-")[2]),
+                "step": 0 if newest is None else open_manifest(newest).step,
                 "attempt": brief.attempt,
                 "time_s": round(time.time() - brief.started_unix_s, 4),
                 "event": "restart",
@@ -92,12 +92,6 @@ def _launch(brief: Brief, threads: int, on_message: OnMessage, stop: Stop) -> di
     if brief.layout.world_size == 1:
         return run_here(ENTRY, brief.payload(), **settings)[0]
     return run_ranks(ENTRY, brief.payload(), world_size=brief.layout.world_size, **settings)[0]
-
-
-def _latest(brief: Brief) -> Path | None:
-    from paceline.recover.checkpoint import latest
-
-    return latest(brief.folder.checkpoints)
 
 
 def _write(brief: Brief, row: dict[str, Any]) -> None:

@@ -36,7 +36,7 @@ def begin(folder: RunFolder, target: Target, loaded: Loaded, ground: Ground) -> 
         attempt=target.attempt,
         layout=str(ground.plan.layout),
         started_s=started_s,
-        step=0 if target.checkpoint is None else int(target.checkpoint.name.rpartition("-")[2]),
+        step=target.step,
     ).write(folder.status)
     ground.job.save(folder.job_toml)
     if not target.resumes:
@@ -93,7 +93,7 @@ def _which(folder: RunFolder, target: Target) -> str:
         return f"new: {folder.path}"
     if target.checkpoint is None:
         return f"{folder.path} again from the beginning: it had saved nothing"
-    return f"resumed: {folder.path} from step {int(target.checkpoint.name.rpartition('-')[2])}"
+    return f"resumed: {folder.path} from step {target.step}"
 
 
 def _data(ground: Ground) -> str:

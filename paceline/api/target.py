@@ -18,7 +18,8 @@ from paceline.ledger.status import Status
 class Target:
     """An old run to go on with, or (``folder`` None) a new one to be made.
 
-    ``checkpoint`` is None where the run has saved nothing yet: it then begins again, in the same folder.
+    ``checkpoint`` is None where the run has saved nothing yet: it then begins again, in the same folder. ``step`` is
+    the checkpoint's.
     """
 
     folder: RunFolder | None
@@ -28,6 +29,7 @@ class Target:
     layout: str = ""
     started_unix_s: float = 0.0
     changes: tuple[Change, ...] = ()
+    step: int = 0
 
     @property
     def resumes(self) -> bool:
@@ -65,7 +67,7 @@ def refuse_past_the_end(target: Target, steps: int) -> None:
     """Refuse (54) to resume at a step after the job's last, before anything of the run is written."""
     if target.folder is None or target.checkpoint is None:
         return
-    at = int(target.checkpoint.name.rpartition("-")[2])
+    at = target.step
     if at <= steps or any(c.key == "train.global_batch_size" for c in target.changes):
         return
     raise Refused(
@@ -80,7 +82,7 @@ def refuse_past_the_end(target: Target, steps: int) -> None:
 
 
 def _resumed(folder: RunFolder, loaded: Loaded, allow_change: tuple[str, ...], *, must: bool) -> Target:
-    from paceline.recover.checkpoint import latest
+    from paceline.recover.checkpoint import latest, open_manifest
 
     status = folder.read_status() or Status()
     checkpoint = latest(folder.checkpoints)
@@ -104,4 +106,5 @@ def _resumed(folder: RunFolder, loaded: Loaded, allow_change: tuple[str, ...], *
         layout=status.layout,
         started_unix_s=status.started_s,
         changes=tuple(changes),
+        step=0 if checkpoint is None else open_manifest(checkpoint).step,
     )
