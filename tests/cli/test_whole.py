@@ -108,5 +108,5 @@ def test_without_json_the_closing_lines_are_the_result(trained: tuple[Path, Done
     words = [line.split()[0] for line in done.out.splitlines()]
     assert words[0] == "done"
     assert "report" in words
-    assert " run   resumed: runs/job from step 12" in done.err
+    assert f" run   resumed: {here / 'runs' / 'job'} from step 12" in done.err
     assert "train step=13/14" in done.err
