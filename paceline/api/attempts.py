@@ -14,7 +14,6 @@ from paceline.ledger.outcome import Exit, Failed, PacelineError
 from paceline.recover.checkpoint import latest, open_manifest
 
 if TYPE_CHECKING:
-
     from paceline.recipes.brief import Brief
 
 OnMessage = Callable[[dict[str, Any]], None]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -61,6 +61,21 @@ def find_target(
         return Target(None, loaded.job)
     must = not isinstance(word, Job) and run_of(str(word)) is not None
     return _resumed(folder, loaded, tuple(allow_change), must=must)
+
+
+def refuse_allowing_nothing(allowed: Sequence[str], resume: bool) -> None:
+    """Refuse (2) ``--allow-change`` where nothing is resumed: it would be ignored in silence."""
+    if resume or not allowed:
+        return
+    flags = " ".join(f"--allow-change {key}" for key in allowed)
+    raise Refused(
+        "--allow-change without --resume",
+        exit_code=Exit.USAGE,
+        key="--allow-change",
+        seen=flags,
+        rule="a new run has nothing that a change must be allowed against",
+        use=f"--resume {flags}, or leave it out",
+    )
 
 
 def refuse_past_the_end(target: Target, steps: int) -> None:

@@ -15,7 +15,13 @@ from paceline.api.lines import PlainLines
 from paceline.api.runs import Run, forget_stop, runs_root, stop_asked
 from paceline.api.start import begin, brief_of, headings, refuse_other_data
 from paceline.api.surroundings import environment
-from paceline.api.target import Target, find_old, find_target, refuse_past_the_end
+from paceline.api.target import (
+    Target,
+    find_old,
+    find_target,
+    refuse_allowing_nothing,
+    refuse_past_the_end,
+)
 from paceline.launch.environment import refuse_engine_world
 from paceline.launch.machine import refuse_platform
 from paceline.ledger.folder import RunFolder, check_run_name, create
@@ -60,15 +66,17 @@ def train(
     """
     refuse_platform()
     refuse_engine_world(environment())
+    allowed = tuple(allow_change)
+    refuse_allowing_nothing(allowed, resume)
     loaded = load_job(job, set)
-    run_name = check_run_name(name or loaded.job.run.name or "run")
+    run_name = check_run_name(name if name is not None else loaded.job.run.name or "run")
     root = runs_root(loaded.job.run.root if "run.root" in loaded.origins else None)
     board = _Board(on_row, on_message, loaded.job.track.every)
     with ExitStack() as held:
         old = find_old(job, root, run_name) if resume else None
         if old is not None:
             held.enter_context(Lock(old))  # before anything of it is read, let alone written
-        target = find_target(job, loaded, old, allow_change)
+        target = find_target(job, loaded, old, allowed)
         wanted = _wanted(str(layout), target)
         _warm_up(wanted)
         ground = settle(target.job, wanted, board.say, board.preparing)

@@ -12,7 +12,6 @@ from paceline.cli.words import ClusterWord, JobWord, LayoutWord, RunWord, Sets, 
 
 if TYPE_CHECKING:
     from paceline.api.runs import Run
-    from paceline.ledger.outcome import Refused
 
 
 def train(
@@ -38,14 +37,14 @@ def train(
     exit 50; twice: leave at once. Progress goes to stderr, the closing lines to stdout.
     """
     from paceline.api.jobs import load_job
+    from paceline.api.target import refuse_allowing_nothing
     from paceline.api.train import train as train_job
     from paceline.cli.console import Console
     from paceline.ledger.folder import check_run_name
 
     if name is not None:
         check_run_name(name)
-    if allow_change and not resume:
-        raise _nothing_to_change(allow_change)
+    refuse_allowing_nothing(allow_change or [], resume)
     pairs = split_sets(sets)
     if cluster is not None:
         pairs.append(("cluster.use", cluster))
@@ -65,20 +64,6 @@ def train(
             on_message=console.message,
         )
     return closing(run)
-
-
-def _nothing_to_change(allowed: list[str]) -> Refused:
-    from paceline.ledger.outcome import Exit, Refused
-
-    flags = " ".join(f"--allow-change {key}" for key in allowed)
-    return Refused(
-        "--allow-change without --resume",
-        exit_code=Exit.USAGE,
-        key="--allow-change",
-        seen=flags,
-        rule="a new run has nothing that a change must be allowed against",
-        use=f"--resume {flags}, or leave it out",
-    )
 
 
 def closing(run: Run) -> Reply:
