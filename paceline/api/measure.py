@@ -39,13 +39,24 @@ def take(machine: Machine, path: Path, key: str) -> Measured | None:
         for ranks, threads, compute in worlds(machine.cores):
             payload = {"file": str(partial), "key": key, "compute": compute}
             logs = Path(scratch) / "logs"
-            run_ranks(ENTRY, payload, world_size=ranks, logs=logs, threads_per_rank=threads, stop=stopper)
-            if stopper() == "SIGTERM":
-                raise SystemExit(143)
-            if stopper() is not None:
-                raise KeyboardInterrupt
+            run_ranks(
+                ENTRY,
+                payload,
+                world_size=ranks,
+                logs=logs,
+                threads_per_rank=threads,
+                stop=lambda: _leave_at_once(stopper),
+            )
         partial.replace(path)
     return Measured.read(path, key)
+
+
+def _leave_at_once(stopper: Stopper) -> None:
+    """Raise for a signal, from inside the watch over the ranks: a measurement has nothing to finish or to save."""
+    if stopper() == "SIGTERM":
+        raise SystemExit(143)
+    if stopper() is not None:
+        raise KeyboardInterrupt
 
 
 def _make_room(path: Path) -> None:
