@@ -54,7 +54,9 @@ def main(words: list[str]) -> int:
         won = won and holds
     print(f"report   {run.folder.report}")
     print(f"took     {_clock(time.monotonic() - began_s)}, everything after the install")
-    print(f"next     {_shown(['sample', str(run.path), '--prompt', 'def '])}")
+    # typed as it is: `make demo` leaves the command in .venv, which no shell has in its path
+    command = Path(sys.executable).with_name("paceline")
+    print(f"next     {command} sample {shlex.quote(str(run.path))} --prompt 'def '")
     return 0 if won else 1
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from paceline.api.jobs import run_of
 from paceline.job import Job, Loaded
 from paceline.job.changes import Change, judge_resume
-from paceline.ledger.folder import RunFolder, newest_of
+from paceline.ledger.folder import RunFolder, newest_of, split_step
 from paceline.ledger.outcome import Exit, Refused
 from paceline.ledger.status import Status
 
@@ -43,8 +43,33 @@ def find_old(word: object, root: Path, name: str) -> RunFolder | None:
     return given.folder if given is not None else newest_of(root, name)
 
 
+def split_job(word: Job | str | Path, *, resume: bool) -> tuple[Job | str | Path, int | None]:
+    """JOB, and the step of ``RUN@STEP`` (None without one), from which a resume then goes on.
+
+    Raises:
+        Refused: 2 for a step where nothing is resumed: a job has none.
+    """
+    if isinstance(word, Job) or Path(word).exists():
+        return word, None
+    run, step = split_step(str(word))
+    if step is not None and not resume:
+        raise Refused(
+            f"{word} is a checkpoint, not a job",
+            exit_code=Exit.USAGE,
+            key="JOB",
+            seen=str(word),
+            rule="a step is where --resume goes on; a new run begins at its beginning",
+            use=f"paceline train {word} --resume, or paceline train {run}",
+        )
+    return run, step
+
+
 def find_target(
-    word: object, loaded: Loaded, folder: RunFolder | None, allow_change: Iterable[str]
+    word: object,
+    loaded: Loaded,
+    folder: RunFolder | None,
+    allow_change: Iterable[str],
+    step: int | None = None,
 ) -> Target:
     """What to do with ``folder``, decided by the rules of interface §1. The caller holds its lock.
 
@@ -53,14 +78,15 @@ def find_target(
         loaded: the job, values and origins.
         folder: the old run; None = a new one is to be made.
         allow_change: keys that may differ although they change the mathematics.
+        step: the checkpoint to go on from; None = the latest.
 
     Raises:
-        Refused: 52 when JOB is a run without a checkpoint; 54 when the job differs where it may not.
+        Refused: 52 when JOB is a run without a checkpoint, or without that one; 54 when the job may not differ so.
     """
     if folder is None:
         return Target(None, loaded.job)
     must = not isinstance(word, Job) and run_of(str(word)) is not None
-    return _resumed(folder, loaded, tuple(allow_change), must=must)
+    return _resumed(folder, loaded, tuple(allow_change), step, must=must)
 
 
 def refuse_allowing_nothing(allowed: Sequence[str], resume: bool) -> None:
@@ -96,14 +122,16 @@ def refuse_past_the_end(target: Target, steps: int) -> None:
     )
 
 
-def _resumed(folder: RunFolder, loaded: Loaded, allow_change: tuple[str, ...], *, must: bool) -> Target:
-    from paceline.recover.checkpoint import latest, open_manifest
+def _resumed(
+    folder: RunFolder, loaded: Loaded, allow_change: tuple[str, ...], step: int | None, *, must: bool
+) -> Target:
+    from paceline.recover.checkpoint import latest, of_step, open_manifest
 
     status = folder.read_status() or Status()
-    checkpoint = latest(folder.checkpoints)
+    checkpoint = latest(folder.checkpoints) if step is None else of_step(folder.checkpoints, step)
     if checkpoint is None and must:
         raise Refused(
-            f"{folder.name} has no checkpoint to go on from",
+            f"{folder.name} has no checkpoint " + ("to go on from" if step is None else f"of step {step}"),
             exit_code=Exit.NOTHING_TO_RESUME,
             key="--resume",
             seen=f"state {status.state}, step {status.step}, no complete checkpoint",

@@ -21,6 +21,7 @@ from paceline.api.target import (
     find_target,
     refuse_allowing_nothing,
     refuse_past_the_end,
+    split_job,
 )
 from paceline.launch.environment import refuse_engine_world
 from paceline.launch.machine import refuse_platform
@@ -51,7 +52,7 @@ def train(
     """Train a job; returns when it is done, or stopped and saved (``Run.state`` is then ``preempted``).
 
     Args:
-        job: a :class:`Job`, a job file, or a run.
+        job: a :class:`Job`, a job file, or a run; with ``resume`` also RUN@STEP, an earlier checkpoint of it.
         layout: ``auto`` = the job's ``layout.use``; on a resumed run, the layout that it has.
         name: of the run; default the job's ``run.name``.
         resume: go on with the newest run of this name, or start one if there is none.
@@ -68,6 +69,7 @@ def train(
     refuse_engine_world(environment())
     allowed = tuple(allow_change)
     refuse_allowing_nothing(allowed, resume)
+    job, step = split_job(job, resume=resume)
     loaded = load_job(job, set)
     run_name = check_run_name(name if name is not None else loaded.job.run.name or "run")
     root = runs_root(loaded.job.run.root if "run.root" in loaded.origins else None)
@@ -76,7 +78,7 @@ def train(
         old = find_old(job, root, run_name) if resume else None
         if old is not None:
             held.enter_context(Lock(old))  # before anything of it is read, let alone written
-        target = find_target(job, loaded, old, allowed)
+        target = find_target(job, loaded, old, allowed, step)
         wanted = _wanted(str(layout), target)
         _warm_up(wanted)
         ground = settle(target.job, wanted, board.say, board.preparing)

@@ -37,7 +37,7 @@ def train(
     exit 50; twice: leave at once. Progress goes to stderr, the closing lines to stdout.
     """
     from paceline.api.jobs import load_job
-    from paceline.api.target import refuse_allowing_nothing
+    from paceline.api.target import refuse_allowing_nothing, split_job
     from paceline.api.train import train as train_job
     from paceline.cli.console import Console
     from paceline.ledger.folder import check_run_name
@@ -50,7 +50,7 @@ def train(
         pairs.append(("cluster.use", cluster))
     if max_time is not None:
         pairs.append(("train.max_time", max_time))
-    loaded = load_job(job, pairs)
+    loaded = load_job(split_job(job, resume=resume)[0], pairs)
     every = loaded.job.track.every
     steps = int(loaded.job.train.steps or 0)
     with Console(screen, steps=steps, every=(every.kind, float(every.value or 0))) as console:

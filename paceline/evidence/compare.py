@@ -23,7 +23,14 @@ from paceline.ledger.outcome import Exit, Refused
 NOTABLE = {"loss at equal tokens": 0.005, "tokens_per_s": 0.03, "memory_gib": 0.03, "cost_usd": 0.03}
 """Relative difference from which a result is worth a cause; below it, runs count as equal."""
 
-_ONLY_LOSS = ("optimizer.", "train.seed")  # keys that cannot change speed or memory in a way worth a line
+_ONLY_LOSS = (
+    "optimizer.",
+    "train.seed",
+    "train.steps",
+    "train.epochs",
+    "train.tokens",
+    "train.max_time",
+)  # keys that cannot change speed or memory in a way worth a line
 _NOT_LOSS = ("layout.", "cluster.")  # a layout never changes the mathematics: it is no explanation of a loss
 
 

@@ -15,7 +15,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-SCHEMA = 1
+SCHEMA = 2  # 1 did not say how busy the machine was
 QUIET = 0.85
 """Share of the cores that a measurement must have got to count as taken on a quiet machine."""
 

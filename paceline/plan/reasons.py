@@ -47,7 +47,7 @@ def _times(question: Question, other: Candidate, best: Candidate) -> str:
     ratio = objective(question, other) / objective(question, best)
     word = {"memory": "larger", "cost": "dearer"}.get(question.objective, "slower")
     if ratio >= 1.02:
-        return f"{ratio:.2g}× {word}"
+        return f"{ratio:.2g}× {word}" if ratio < 10 else f"{ratio:.0f}× {word}"
     less = {"larger": "smaller", "dearer": "cheaper", "slower": "faster"}[word]
     return f"not surely {less}" if ratio > 0.98 else f"perhaps {100 * (1 - ratio):.0f} % {less}, not surely,"
 

@@ -130,7 +130,7 @@ def damaged(step_dir: Path, problem: Problem) -> Failed:
         exit_code=Exit.DAMAGED,
         seen=str(problem),
         rule="every byte read from a checkpoint has the hash that was written",
-        use=f"the newest good one, every byte verified: {_run_name(folder)}@{good}"
+        use=f"paceline train {_run_name(folder)}@{good} --resume: the newest good one, every byte verified"
         if good is not None
         else "no other checkpoint here is good: start the run again, or restore this one from a copy",
         where=str(step_dir),
@@ -139,7 +139,7 @@ def damaged(step_dir: Path, problem: Problem) -> Failed:
 
 def _run_name(folder: Path) -> str:
     """How the run around this folder of checkpoints is named at a command line."""
-    return folder.resolve().parent.name if folder.name == "checkpoints" else "RUN"
+    return str(folder.parent) if folder.name == "checkpoints" else "RUN"
 
 
 def good_step(folder: Path, *, besides: str = "") -> int | None:

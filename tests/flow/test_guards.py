@@ -107,3 +107,27 @@ def test_a_cache_that_cannot_be_written_is_refused_before_anything_is_measured(t
     )  # fmt: skip
     assert child.returncode == Exit.STORE, child.stderr
     assert "PACELINE_CACHE" in child.stderr
+
+
+def test_a_run_goes_on_from_an_earlier_checkpoint_when_the_latest_is_damaged(tmp_path: Path) -> None:
+    """The error says what to type, and what it says works."""
+    job = write_job(tmp_path)
+    run = pl.train(job, layout="single", name="hurt")
+    straight = {n: v.copy() for n, v in run.metrics().items()}
+    shard = next((run.path / "checkpoints/step-00000012").glob("rank-*.safetensors"))
+    shard.write_bytes(shard.read_bytes()[:-3])
+    with pytest.raises(PacelineError) as caught:
+        pl.train(job, name="hurt", resume=True)
+    assert caught.value.exit_code == Exit.DAMAGED
+    word = next(w for w in caught.value.use.split() if "@" in w)
+    assert word.endswith("hurt@8")
+    with pytest.raises(PacelineError, match="is a checkpoint, not a job"):
+        pl.train(word)
+    again = pl.train(word, resume=True)
+    assert again.path == run.path
+    assert again.state == "done"
+    assert again.metrics()["loss"].tolist() == straight["loss"].tolist()
+    assert [c.step for c in again.checkpoints()][-1] == 12
+    with pytest.raises(PacelineError) as caught:
+        pl.train(f"{run.path}@5", resume=True)
+    assert caught.value.exit_code == Exit.NOTHING_TO_RESUME

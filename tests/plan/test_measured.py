@@ -23,7 +23,7 @@ def test_a_file_of_another_machine_schema_or_torn_is_not_used(tmp_path: Path) ->
     path = measurement_path(tmp_path, "k")
     assert Measured.read(path) is None
     path.parent.mkdir()
-    whole = {"schema": 1, "key": "k", "matmul": [{"precision": "fp32"}], "process_bytes": 5}
+    whole = {"schema": 2, "key": "k", "matmul": [{"precision": "fp32"}], "process_bytes": 5}
     path.write_text(json.dumps(whole))
     found = Measured.read(path, "k")
     assert found is not None
@@ -31,7 +31,7 @@ def test_a_file_of_another_machine_schema_or_torn_is_not_used(tmp_path: Path) ->
     assert Measured.read(path, "other") is None
     path.write_text(json.dumps(whole | {"schema": 99}))
     assert Measured.read(path, "k") is None
-    path.write_text('{"schema": 1, "matm')
+    path.write_text('{"schema": 2, "matm')
     assert Measured.read(path, "k") is None
 
 
