@@ -26,6 +26,11 @@ class Judged:
         return {"good": "✓", "warn": "!", "bad": "✗"}[self.tone]
 
 
+def every(attempts: int) -> str:
+    """``both attempts``, ``all 3 attempts``."""
+    return "both attempts" if attempts == 2 else f"all {attempts} attempts"
+
+
 def ending(facts: Facts) -> Judged:
     """The state of the run in one line."""
     done, planned = facts.last_step, facts.steps_planned
@@ -151,7 +156,7 @@ def _lost(facts: Facts) -> str:
     if not rows:
         return ""
     shares = phase_shares(rows)
-    time = "the device time" if facts.attempts < 2 else f"the device time of all {facts.attempts} attempts"
+    time = "the device time" if facts.attempts < 2 else f"the device time of {every(facts.attempts)}"
     text = f"{percent(shares['compute'])} of {time} was compute"
     waste = [r for r in waste_rows(rows) if r["share"] >= 0.005]
     if not waste:

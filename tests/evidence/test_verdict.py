@@ -73,11 +73,11 @@ def test_each_figure_of_a_resumed_run_names_the_attempts_that_it_is_of(tmp_path:
     told = verdict.summary(facts)
     assert "30 steps on dp=2, then 10 on fsdp=2" in told
     assert "As fsdp=2 on 2 devices, in its last 10 steps, it took in" in told
-    assert "of the device time of all 2 attempts" in told
+    assert "of the device time of both attempts" in told
     assert verdict.ending(facts).text.endswith("over 2 attempts")
     page = str(head(facts))
     assert page.count("median of the last 10 steps") == 2
-    assert "all 2 attempts" in page
+    assert "both attempts" in page
 
 
 def test_attempts_of_one_layout_are_one_stretch_and_an_unknown_layout_is_said(tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ def tiles(facts: Facts) -> list[Html]:
     if facts.wall_s:
         tokens = (facts.train.get("tokens") or [None])[-1]
         note = f"{count(tokens)} tokens" if tokens else "of the longest-living rank"
-        note += f" · all {facts.attempts} attempts" if facts.attempts > 1 else ""
+        note += f" · {verdict.every(facts.attempts)}" if facts.attempts > 1 else ""
         made.append(tile("time", clock(facts.wall_s), note, "measured here"))
     cost = facts.peak("cost_usd")
     if cost is not None:

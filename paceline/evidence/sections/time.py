@@ -56,7 +56,9 @@ def reasons_table(rows: Sequence[Mapping[str, Any]]) -> Html:
     rest = None
     if small:
         total = percent(sum(row["share"] for row in small), 2)
-        rest = details(f"{len(small)} smaller accounts, {total} together", _accounts(small))
+        rest = details(
+            f"{len(small)} smaller account{'s' if len(small) > 1 else ''}, {total} together", _accounts(small)
+        )
     return join([_accounts(large), rest])
 
 
