@@ -216,3 +216,9 @@ def test_a_cluster_says_why_one_host_was_not_enough() -> None:
     assert "does not fit one device" in found.reason
     assert "one host (fsdp=8" in found.reason
     assert set(found.scopes) == {"host", "cluster"}
+
+
+def test_data_that_is_not_here_is_said() -> None:
+    """A plan needs no data, but it must not look as if it had seen some."""
+    found = ask(job().replace({"data.train": "nowhere/*.txt"}))
+    assert any("data.train is not here" in line for line in found.assumed)
