@@ -22,16 +22,24 @@ def batch_crossings(question: Question, best: Candidate) -> list[str]:
     chosen = best.layout.replace(mbs=None)
     batch = question.facts.work.global_batch
     for up in (False, True):
-        for power in range(1, DOUBLINGS + 1):
-            size = batch << power if up else batch >> power
-            if size < 1:
-                break
-            other = _best(_with_batch(question, size))
-            if other is not None and other.layout.replace(mbs=None) != chosen:
-                sign = "≥" if up else "≤"
-                found.append(f"global_batch_size {sign} {size} → {other.layout.replace(mbs=None)}")
+        sizes = [batch << k if up else batch >> k for k in range(1, DOUBLINGS + 1)]
+        sizes = [size for size in sizes if size >= 1]
+        # The farthest first: where even it changes nothing, which is most often so, the nearer are not priced.
+        if not sizes or _other_layout(question, sizes[-1], chosen) is None:
+            continue
+        for size in sizes:
+            other = _other_layout(question, size, chosen)
+            if other is not None:
+                found.append(f"global_batch_size {'≥' if up else '≤'} {size} → {other}")
                 break
     return found
+
+
+def _other_layout(question: Question, size: int, chosen: Layout) -> Layout | None:
+    """What is chosen at this global batch, where it is not ``chosen``."""
+    other = _best(_with_batch(question, size))
+    bare = None if other is None else other.layout.replace(mbs=None)
+    return None if bare == chosen else bare
 
 
 def device_crossings(

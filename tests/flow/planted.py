@@ -54,7 +54,7 @@ def run(payload: dict[str, Any], place: Any, emit: Any, stop: Any) -> dict[str, 
 
     def planted_write(*args: Any, **kwargs: Any) -> Any:
         if now["step"] == CHECKPOINT_STEP:
-            time.sleep(SLEEP_S)
+            time.sleep(LATE_S)  # beside an fsync, whose time is the disk's
         return write(*args, **kwargs)
 
     Feed.__call__ = planted_feed  # type: ignore[method-assign]
