@@ -1,6 +1,7 @@
 """Every second has one account (issue, point 4): spans sum to wall time, and planted sleeps come back where they were.
 
-The sleeps are 0.4 s (1.2 s for the late rank and the checkpoint) in a run of two ranks; what an unplanted step costs in the same account is taken off.
+The sleeps are 0.4 s (1.2 s for the late rank and the checkpoint) in a run of two ranks; what an unplanted step costs
+in the same account is taken off.
 """
 
 from __future__ import annotations
