@@ -19,7 +19,7 @@ from paceline.ledger.outcome import Exit, Refused
 
 @dataclass(frozen=True)
 class ModelWidths:
-    """Shape of a decoder: RMSNorm, RoPE, grouped-query attention, SwiGLU. Names as in ``config.json``.
+    """Shape of a decoder. Names as in ``config.json``, where Hugging Face has one.
 
     ``attention_bias`` is a bias on the query, key and value projections (as in Qwen2), none on the output.
     ``rope_scaling`` is None or Hugging Face's table (``rope_type`` ``llama3`` or ``linear``, ``factor`` …).
@@ -39,6 +39,30 @@ class ModelWidths:
     tie_word_embeddings: bool = False
     attention_bias: bool = False
     max_position_embeddings: int = 8192
+    norm: str = "rmsnorm"
+    gated_mlp: bool = True
+    mlp_bias: bool = False
+    attention_output_bias: bool = False
+    position_embedding_type: str = "rope"
+    qk_norm: bool = False
+    sliding_window: int | None = None
+    layer_types: tuple[str, ...] | None = None
+    final_logit_softcapping: float | None = None
+    attn_logit_softcapping: float | None = None
+    num_experts: int = 0
+    num_experts_per_tok: int = 0
+    moe_intermediate_size: int = 0
+    n_shared_experts: int = 0
+    first_k_dense_replace: int = 0
+    scoring_func: str = "softmax"
+    router_aux_loss_coef: float = 0.0
+    norm_topk_prob: bool = True
+    routed_scaling_factor: float = 1.0
+    q_lora_rank: int | None = None
+    kv_lora_rank: int | None = None
+    qk_rope_head_dim: int = 0
+    qk_nope_head_dim: int = 0
+    v_head_dim: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values under the names of ``config.json``."""

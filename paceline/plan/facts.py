@@ -123,7 +123,9 @@ def _tokens(sources: tuple[SourceItem, ...], tokenizer: str, assumed: list[str])
     known = [size for size in sizes if size is not None]
     absent = [item.path for item, size in zip(sources, sizes, strict=True) if size == 0]
     if absent:
-        assumed.append(f"data.train is not here, or empty: {', '.join(absent)}; `paceline job check` says more")
+        assumed.append(
+            f"data.train is not here, or empty: {', '.join(absent)}; `paceline job check` says more"
+        )
     if len(known) < len(sizes) or not sum(known):
         return None
     each = 1 if tokenizer == "bytes" else BYTES_PER_TOKEN

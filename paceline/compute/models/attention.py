@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from paceline.compute.models.linear import Linear
 from paceline.compute.models.rope import rotate
-from paceline.compute.seams import Attention, plain_attention
+from paceline.compute.seams import Attention, Look, plain_attention
 from paceline.job.presets import ModelWidths
 
 
@@ -28,10 +28,10 @@ class GroupedQueryAttention(nn.Module):
         self.o_proj = Linear(q_size, widths.hidden_size)
         self.attend = attend
 
-    def forward(self, x_BTD: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | None) -> Tensor:
+    def forward(self, x_BTD: Tensor, cos: Tensor, sin: Tensor, look: Look) -> Tensor:
         heads = (*x_BTD.shape[:2], -1, self.head_dim)
         q_BTHK = rotate(self.q_proj(x_BTD).view(heads), cos, sin)
         k_BTGK = rotate(self.k_proj(x_BTD).view(heads), cos, sin)
         v_BTGK = self.v_proj(x_BTD).view(heads)
-        out_BHTK = self.attend(q_BTHK.transpose(1, 2), k_BTGK.transpose(1, 2), v_BTGK.transpose(1, 2), mask)
+        out_BHTK = self.attend(q_BTHK.transpose(1, 2), k_BTGK.transpose(1, 2), v_BTGK.transpose(1, 2), look)
         return self.o_proj(out_BHTK.transpose(1, 2).flatten(2))

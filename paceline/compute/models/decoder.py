@@ -17,7 +17,7 @@ from paceline.compute.models.linear import Embedding, Linear
 from paceline.compute.models.mlp import SwiGLU
 from paceline.compute.models.norm import RMSNorm
 from paceline.compute.models.rope import RotaryTables
-from paceline.compute.seams import Attention, plain_attention
+from paceline.compute.seams import Attention, Look, plain_attention
 from paceline.job.presets import ModelWidths
 
 
@@ -31,8 +31,8 @@ class Block(nn.Module):
         self.post_attention_layernorm = RMSNorm(widths.hidden_size, widths.rms_norm_eps)
         self.mlp = SwiGLU(widths.hidden_size, widths.intermediate_size)
 
-    def forward(self, x_BTD: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | None) -> Tensor:
-        x_BTD = x_BTD + self.self_attn(self.input_layernorm(x_BTD), cos, sin, mask)
+    def forward(self, x_BTD: Tensor, cos: Tensor, sin: Tensor, look: Look) -> Tensor:
+        x_BTD = x_BTD + self.self_attn(self.input_layernorm(x_BTD), cos, sin, look)
         return x_BTD + self.mlp(self.post_attention_layernorm(x_BTD))
 
 
@@ -75,9 +75,9 @@ class Decoder(nn.Module):
         """
         x_BTD = self.embed_tokens(tokens_BT, self.dtype)
         cos, sin = self._rotation(tokens_BT, positions_BT)
-        mask = None if segments_BT is None else document_mask(segments_BT)
+        look = Look(segments_BT)
         for layer in self.layers:
-            x_BTD = layer(x_BTD, cos, sin, mask)
+            x_BTD = layer(x_BTD, cos, sin, look)
         return self.lm_head(self.norm(x_BTD))
 
     def _rotation(self, tokens_BT: Tensor, positions_BT: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -86,11 +86,3 @@ class Decoder(nn.Module):
         if positions_BT is None:
             return cos[None, :length, None], sin[None, :length, None]
         return cos[positions_BT][:, :, None], sin[positions_BT][:, :, None]
-
-
-def document_mask(segments_BT: Tensor) -> Tensor:
-    """[B, 1, T, T] boolean: causal, and inside one document. A position always sees itself, padding too."""
-    length = segments_BT.shape[1]
-    same = segments_BT[:, :, None] == segments_BT[:, None, :]
-    causal = torch.ones(length, length, dtype=torch.bool, device=segments_BT.device).tril()
-    return (same & causal)[:, None]
