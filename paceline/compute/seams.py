@@ -183,12 +183,15 @@ def local_dispatch(x_ND: Tensor, choice_NK: Tensor, experts: Experts, num_expert
     return y_MD[back].view(*choice_NK.shape, -1)
 
 
+_STREAM, _VOCABULARY = WholeStream(), WholeVocabulary()
+
+
 @dataclass(frozen=True)
 class Seams:
     """What a model is built with; the plain versions are one device."""
 
-    stream: Stream = WholeStream()
-    vocabulary: Vocabulary = WholeVocabulary()
+    stream: Stream = _STREAM
+    vocabulary: Vocabulary = _VOCABULARY
     attend: Attention = plain_attention
     dispatch: Dispatch = local_dispatch
 

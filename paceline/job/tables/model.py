@@ -150,7 +150,8 @@ class ModelTable(Table):
     def widths(self, vocab_size: int) -> ModelWidths:
         """The shape over a tokenizer of ``vocab_size`` tokens; refused when it cannot hold them."""
         base = find_preset(self.preset or "tiny").widths
-        own = {name: getattr(self, name) for name in WIDTHS if getattr(self, name) is not None}
+        own = {name: getattr(self, name, None) for name in WIDTHS}
+        own = {name: value for name, value in own.items() if value is not None}
         # A new number of heads asks for new key/value heads and head widths, which then follow from it.
         if "num_attention_heads" in own or "hidden_size" in own:
             base = {name: value for name, value in base.items() if name != "head_dim"}
