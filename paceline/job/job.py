@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from paceline.job.anchors import anchored
 from paceline.job.layers import Layer, Merged, checked, placed
+from paceline.job.presets import ModelWidths
 from paceline.job.refusals import from_validation
 from paceline.job.schema import flatten, leaves, nest
 from paceline.job.sets import from_sets
@@ -30,6 +31,12 @@ NOT_HASHED_TABLES = frozenset(
 )
 # `max_time` ends a run early, it does not change its steps; `deterministic` chooses among roundings.
 NOT_HASHED_KEYS = frozenset({"extends", "train.max_time", "train.deterministic"})
+
+# Widths that later versions added count where they say something, so that runs made before keep their identity.
+_WIDTHS = list(ModelWidths.__dataclass_fields__.values())
+ADDED_WIDTHS = {
+    field.name: field.default for field in _WIDTHS[[field.name for field in _WIDTHS].index("norm") :]
+}
 
 
 class Job(Tables):
@@ -124,6 +131,9 @@ class Job(Tables):
             flat["data.tokenizer"] = SourceItem(self.data.tokenizer).portable()["path"]
         flat["model.weights"] = self.model.weights
         widths = self.model.widths(1).to_dict()
+        for name, default in ADDED_WIDTHS.items():
+            if widths[name] == default:
+                del widths[name]
         widths["vocab_size"] = self.model.own_vocab_size() or "tokenizer's"
         flat |= {f"model.{name}": value for name, value in widths.items()}
         return flat

@@ -21,8 +21,10 @@ from paceline.ledger.outcome import Exit, Refused
 class ModelWidths:
     """Shape of a decoder. Names as in ``config.json``, where Hugging Face has one.
 
-    ``attention_bias`` is a bias on the query, key and value projections (as in Qwen2), none on the output.
-    ``rope_scaling`` is None or Hugging Face's table (``rope_type`` ``llama3`` or ``linear``, ``factor`` …).
+    Whole and checked when ``job.widths`` made it: ``layer_types`` is then None (all full) or one word a layer.
+    ``rms_norm_eps`` is the epsilon of whichever norm. ``rope_scaling`` is None or Hugging Face's table
+    (``rope_type`` ``llama3`` or ``linear``, ``factor`` …). With ``kv_lora_rank`` attention is multi-head
+    latent, ``head_dim`` the width of a query or key head (``qk_nope_head_dim + qk_rope_head_dim``).
     """
 
     vocab_size: int
@@ -63,6 +65,10 @@ class ModelWidths:
     qk_rope_head_dim: int = 0
     qk_nope_head_dim: int = 0
     v_head_dim: int = 0
+
+    def __post_init__(self) -> None:
+        if self.layer_types is not None:  # a list, when it comes out of JSON
+            object.__setattr__(self, "layer_types", tuple(self.layer_types))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values under the names of ``config.json``."""
@@ -126,48 +132,3 @@ def find_preset(name: str) -> Preset:
             use='model.preset = "tiny"',
         )
     return preset
-
-
-def widths_of(given: Mapping[str, Any], vocab_size: int) -> ModelWidths:
-    """``given`` (a preset's widths under the job's own) made whole and checked against each other.
-
-    Args:
-        vocab_size: the tokenizer's; the model's own, where given, may be larger and never smaller.
-    """
-    have = {name: value for name, value in given.items() if value is not None}
-    for name in ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"):
-        if name not in have:
-            raise _refused(name, "not given", "a model without a preset gives all its widths", "")
-    hidden, heads = have["hidden_size"], have["num_attention_heads"]
-    key_value = have.setdefault("num_key_value_heads", heads)
-    if "head_dim" not in have:
-        if hidden % heads:
-            near = next(n for n in range(heads, 0, -1) if hidden % n == 0)
-            rule = "num_attention_heads divides hidden_size, unless head_dim is given"
-            raise _refused("num_attention_heads", f"{heads}; hidden_size {hidden}", rule, str(near))
-        have["head_dim"] = hidden // heads
-    if heads % key_value:
-        near = next(n for n in range(min(key_value, heads), 0, -1) if heads % n == 0)
-        rule = "num_key_value_heads divides num_attention_heads"
-        raise _refused("num_key_value_heads", f"{key_value}; {heads} attention heads", rule, str(near))
-    if have["head_dim"] % 2:
-        even = str(have["head_dim"] + 1)
-        raise _refused(
-            "head_dim", str(have["head_dim"]), "rotary embedding turns pairs: head_dim is even", even
-        )
-    own = have.setdefault("vocab_size", vocab_size)
-    if own < vocab_size:
-        rule = "the model's vocabulary holds every token of the tokenizer"
-        raise _refused("vocab_size", f"{own}; the tokenizer has {vocab_size} tokens", rule, str(vocab_size))
-    return ModelWidths(**have)
-
-
-def _refused(name: str, seen: str, rule: str, use: str) -> Refused:
-    return Refused(
-        f"model.{name}: these widths do not fit each other",
-        exit_code=Exit.USAGE,
-        key=f"model.{name}",
-        seen=f"model.{name} = {seen}" if use else seen,
-        rule=rule,
-        use=f"model.{name} = {use}" if use else 'model.preset = "tiny"',
-    )

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from paceline.job.interval import Interval
 from paceline.job.lines import shortened
-from paceline.job.presets import WIDTHS, find_preset
+from paceline.job.presets import WIDTHS, ModelWidths, find_preset
 from paceline.job.quantities import print_duration
 from paceline.job.schema import Leaf
 
@@ -23,9 +23,13 @@ _EXAMPLES = {
     "model.vocab_size": "8192",
     "model.head_dim": "64",
     "model.num_key_value_heads": "2",
-    "model.hidden_act": '"silu"',
     "model.rope_scaling": '{rope_type = "linear", factor = 2.0}',
-    "model.attention_bias": "false",
+    "model.layer_types": '["full_attention"]',
+    "model.sliding_window": "0",
+    "model.attn_logit_softcapping": "50.0",
+    "model.final_logit_softcapping": "30.0",
+    "model.q_lora_rank": "0",
+    "model.kv_lora_rank": "0",
     "cluster.hosts": "1",
     "cluster.devices": "8",
     "cluster.accelerator": '"H100-SXM-80GB"',
@@ -37,6 +41,7 @@ _EXAMPLES = {
     "layout.deadline": '"24h"',
     "layout.budget_usd": "500.0",
 }
+_WIDTHS = ModelWidths.__dataclass_fields__
 
 
 def value_text(value: object) -> str:
@@ -74,7 +79,7 @@ def example(leaf: Leaf) -> str:
         return _EXAMPLES[leaf.name]
     name = leaf.name.removeprefix("model.")
     if leaf.table == "model" and name in WIDTHS:
-        return value_text(find_preset("tiny").widths[name])
+        return value_text(find_preset("tiny").widths.get(name, _WIDTHS[name].default))
     return default_text(leaf, toml=True)
 
 

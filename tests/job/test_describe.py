@@ -20,7 +20,7 @@ def test_all_keys():
 def test_one_key_lists_its_values():
     (row,) = keys("model.preset")
     assert "tiny" in row.values
-    assert "deepseek-v3 (02)" in row.values
+    assert "gemma-2-9b (06)" in row.values
     (row,) = keys("train.precision")
     assert row.values == ("auto", "bf16", "fp32", "fp64", "fp8 (later)")
     assert keys("[train]")[0].key == "train.steps" or "train.steps" in {r.key for r in keys("[train]")}

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import PlainValidator, WithJsonSchema, model_validator
+from pydantic import PlainSerializer, PlainValidator, WithJsonSchema, model_validator
 
-from paceline.job.presets import WIDTHS, ModelWidths, find_preset, widths_of
+from paceline.job.presets import WIDTHS, ModelWidths, find_preset
 from paceline.job.quantities import QuantityError
 from paceline.job.tables.table import Table, key
-from paceline.job.tables.types import Settings, Strings, number
+from paceline.job.tables.types import Settings, Strings, as_tuple, number
+from paceline.job.widths import LAYER_TYPES, overlaid, widths_of
 
 PRESETS = "preset's"
 LARGEST_WIDTH = 2**31 - 1
@@ -46,12 +47,35 @@ RopeScaling = Annotated[
 ]
 
 
-def _width(meaning: str, arrives: str = "", low: int = 1) -> Any:
-    return key(None, meaning, form="int", shown=PRESETS, arrives=arrives, ge=low, le=LARGEST_WIDTH)
+def _width(meaning: str, low: int = 1) -> Any:
+    return key(None, meaning, form="int", shown=PRESETS, ge=low, le=LARGEST_WIDTH)
 
 
-def _real(meaning: str, arrives: str = "") -> Any:
-    return key(None, meaning, form="float", shown=PRESETS, arrives=arrives, gt=0)
+def _real(meaning: str, **limits: Any) -> Any:
+    return key(None, meaning, form="float", shown=PRESETS, **(limits or {"gt": 0}))
+
+
+def _switch(meaning: str) -> Any:
+    return key(None, meaning, form="bool", shown=PRESETS)
+
+
+def parse_layer_types(value: object) -> tuple[str, ...]:
+    """``["sliding_attention", "full_attention"]``: one word a layer, or a pattern that repeats."""
+    allowed = ", ".join(LAYER_TYPES)
+    words = as_tuple(value)
+    if not words or not all(isinstance(word, str) and word in LAYER_TYPES for word in words):
+        raise QuantityError(
+            "one of the words for each layer", allowed=allowed, use='["sliding_attention", "full_attention"]'
+        )
+    return words
+
+
+LayerTypes = Annotated[
+    tuple[str, ...],
+    PlainValidator(parse_layer_types),
+    PlainSerializer(list),
+    WithJsonSchema({"type": "array", "items": {"enum": list(LAYER_TYPES)}, "minItems": 1}),
+]
 
 
 class ModelTable(Table):
@@ -96,43 +120,56 @@ class ModelTable(Table):
     num_attention_heads: int | None = _width("query heads; they divide hidden_size unless head_dim is given")
     num_key_value_heads: int | None = _width("key and value heads; they divide num_attention_heads")
     head_dim: int | None = _width("width of one head, even; default hidden_size / num_attention_heads")
-    hidden_act: Literal["silu"] | None = key(
-        None,
-        "activation of the gated MLP",
-        shown=PRESETS,
-        later={"gelu": "02", "gelu_new": "02", "gelu_pytorch_tanh": "02", "relu": "02"},
+    hidden_act: Literal["silu", "gelu", "gelu_new", "gelu_pytorch_tanh", "relu"] | None = key(
+        None, "activation of the MLP", shown=PRESETS
     )
-    rms_norm_eps: float | None = _real("epsilon of RMSNorm")
+    gated_mlp: bool | None = _switch("the MLP multiplies by a second projection (SwiGLU)")
+    mlp_bias: bool | None = _switch("bias on the projections of the MLP")
+    norm: Literal["rmsnorm", "layernorm"] | None = key(
+        None,
+        "layernorm: a GPT-2 (MLP, biases, positions) where these are not given",
+        shown=PRESETS,
+    )
+    rms_norm_eps: float | None = _real("epsilon of the norm, whichever it is")
+    position_embedding_type: Literal["rope", "absolute"] | None = key(
+        None, "rotary, or a learned vector for each of max_position_embeddings", shown=PRESETS
+    )
     rope_theta: float | None = _real("base of the rotary embedding")
     rope_scaling: RopeScaling | None = key(
         None, "table with rope_type (llama3, linear, default) and its numbers", form="table", shown=PRESETS
     )
-    tie_word_embeddings: bool | None = key(None, "one matrix embeds and predicts", form="bool", shown=PRESETS)
-    attention_bias: bool | None = key(
-        None, "bias on the query, key and value projections", form="bool", shown=PRESETS
-    )
     max_position_embeddings: int | None = _width("longest sequence")
-    norm: str | None = key(None, "kind of norm", form="str", shown=PRESETS, arrives="02")
-    qk_norm: bool | None = key(None, "norm of queries and keys", form="bool", shown=PRESETS, arrives="02")
-    sliding_window: int | None = _width("tokens that attention looks back", "02")
-    layer_types: Strings | None = key(
-        None, "attention of each layer", form="list of str", shown=PRESETS, arrives="02"
+    tie_word_embeddings: bool | None = _switch("one matrix embeds and predicts")
+    attention_bias: bool | None = _switch("bias on the query, key and value projections")
+    attention_output_bias: bool | None = _switch("bias on attention's output projection")
+    qk_norm: bool | None = _switch("norm of each head's query and key")
+    sliding_window: int | None = _width(
+        "tokens that sliding attention looks back, itself included; 0 = all", 0
     )
-    final_logit_softcapping: float | None = _real("soft limit of the logits", "02")
-    num_experts: int | None = _width("routed experts", "02", 0)
-    num_experts_per_tok: int | None = _width("experts that see a token", "02", 0)
-    moe_intermediate_size: int | None = _width("width of one expert", "02")
-    n_shared_experts: int | None = _width("experts that see every token", "02", 0)
-    first_k_dense_replace: int | None = _width("first layers without experts", "02", 0)
-    scoring_func: str | None = key(None, "how the router scores", form="str", shown=PRESETS, arrives="02")
-    router_aux_loss_coef: float | None = key(
-        None, "weight of the balance loss", form="float", shown=PRESETS, arrives="02", ge=0
+    layer_types: LayerTypes | None = key(
+        None,
+        "full_attention or sliding_attention for each layer, or a pattern that repeats",
+        form="list of str",
+        shown=PRESETS,
     )
-    q_lora_rank: int | None = _width("rank of the query compression", "02")
-    kv_lora_rank: int | None = _width("rank of the key and value compression", "02")
-    qk_rope_head_dim: int | None = _width("rotated part of a head", "02")
-    qk_nope_head_dim: int | None = _width("part of a head without rotation", "02")
-    v_head_dim: int | None = _width("width of a value head", "02")
+    attn_logit_softcapping: float | None = _real("soft limit of attention's scores")
+    final_logit_softcapping: float | None = _real("soft limit of the logits")
+    num_experts: int | None = _width("routed experts; 0 = a dense model", 0)
+    num_experts_per_tok: int | None = _width("routed experts that see a token", 0)
+    moe_intermediate_size: int | None = _width("width of one expert", 0)
+    n_shared_experts: int | None = _width("experts that see every token", 0)
+    first_k_dense_replace: int | None = _width("first layers without experts", 0)
+    scoring_func: Literal["softmax", "sigmoid"] | None = key(
+        None, "how the router scores; sigmoid balances by a bias (DeepSeek-V3)", shown=PRESETS
+    )
+    norm_topk_prob: bool | None = _switch("the chosen experts' weights sum to one")
+    routed_scaling_factor: float | None = _real("factor on what the routed experts add")
+    router_aux_loss_coef: float | None = _real("weight of the balance loss; 0 = none", ge=0)
+    q_lora_rank: int | None = _width("rank of latent attention's query compression; 0 = none", 0)
+    kv_lora_rank: int | None = _width("rank of the key and value compression: latent attention; 0 = none", 0)
+    qk_rope_head_dim: int | None = _width("rotated part of a latent head, even", 0)
+    qk_nope_head_dim: int | None = _width("part of a latent head without rotation", 0)
+    v_head_dim: int | None = _width("width of a latent value head", 0)
     freeze: Strings = key((), "globs of parameters not trained", form="list of globs", arrives="06")
 
     @model_validator(mode="before")
@@ -149,17 +186,9 @@ class ModelTable(Table):
 
     def widths(self, vocab_size: int) -> ModelWidths:
         """The shape over a tokenizer of ``vocab_size`` tokens; refused when it cannot hold them."""
-        base = find_preset(self.preset or "tiny").widths
         own = {name: getattr(self, name, None) for name in WIDTHS}
         own = {name: value for name, value in own.items() if value is not None}
-        # A new number of heads asks for new key/value heads and head widths, which then follow from it.
-        if "num_attention_heads" in own or "hidden_size" in own:
-            base = {name: value for name, value in base.items() if name != "head_dim"}
-        merged = {**base, **own}
-        scaling = merged.get("rope_scaling")
-        if scaling and scaling.get("rope_type") == "default":
-            merged["rope_scaling"] = None
-        return widths_of(merged, vocab_size)
+        return widths_of(overlaid(find_preset(self.preset or "tiny").widths, own), vocab_size)
 
     def own_vocab_size(self) -> int | None:
         """The vocabulary that the model brings itself; None when it takes the tokenizer's."""
