@@ -69,22 +69,31 @@ class Look:
     window: int | None = None
     cap: float | None = None
     scale: float | None = None
-    _masks: dict[object, Tensor] = field(default_factory=dict, repr=False)
+    _masks: list[tuple[Tensor, int, Tensor]] = field(default_factory=list, repr=False)
+    _rows: Tensor | None = field(default=None, repr=False)
 
-    @property
-    def plain(self) -> bool:
-        """Whether causal attention over the whole row is all there is to it."""
-        return self.segments_BS is None and self.window is None
+    def reaches(self, length: int) -> bool:
+        """Whether causal attention over a whole row of ``length`` is all there is to it."""
+        return self.segments_BS is None and (self.window is None or self.window >= length)
 
     def allowed(self, rows_T: Tensor, length: int) -> Tensor:
         """[B or 1, 1, T, S] boolean, True where the query at row ``rows_T[i]`` may look at key j < ``length``.
 
-        Kept for the forward: every layer asks for the same one.
+        Kept for the forward: every layer asks for the same one. It is known again by the very tensor ``rows_T``,
+        which is kept beside the mask, so that no other can come to have its identity; hand over the same one.
         """
-        key = (tuple(rows_T.tolist()), length)
-        if key not in self._masks:
-            self._masks[key] = self._build(rows_T, length)
-        return self._masks[key]
+        for rows, kept_length, mask in self._masks:
+            if rows is rows_T and kept_length == length:
+                return mask
+        mask = self._build(rows_T, length)
+        self._masks.append((rows_T, length, mask))
+        return mask
+
+    def rows(self, length: int, device: torch.device) -> Tensor:
+        """``0 … length - 1``, the same tensor for every layer of the forward."""
+        if self._rows is None or len(self._rows) != length:
+            self._rows = torch.arange(length, device=device)
+        return self._rows
 
     def _build(self, rows_T: Tensor, length: int) -> Tensor:
         keys_S = torch.arange(length, device=rows_T.device)
@@ -145,13 +154,13 @@ class WholeVocabulary:
 
 def plain_attention(q_BHTK: Tensor, k_BGTK: Tensor, v_BGTV: Tensor, look: Look) -> Tensor:
     """Attention on one device through torch's scaled_dot_product_attention."""
-    if look.plain and look.cap is None:
+    length = k_BGTK.shape[2]
+    if look.reaches(length) and look.cap is None:
         grouped = q_BHTK.shape[1] != k_BGTK.shape[1]
         return F.scaled_dot_product_attention(
             q_BHTK, k_BGTK, v_BGTV, is_causal=True, scale=look.scale, enable_gqa=grouped
         )
-    length = k_BGTK.shape[2]
-    mask = look.allowed(torch.arange(length, device=q_BHTK.device), length)
+    mask = look.allowed(look.rows(length, q_BHTK.device), length)
     return masked_attention(q_BHTK, k_BGTK, v_BGTV, mask, look)
 
 
@@ -194,9 +203,3 @@ class Seams:
     vocabulary: Vocabulary = _VOCABULARY
     attend: Attention = plain_attention
     dispatch: Dispatch = local_dispatch
-
-
-class TokenLoss(Protocol):
-    """Sum of the loss over valid targets: logits [B, T, V], targets [B, T] (-100 = not valid) → scalar."""
-
-    def __call__(self, logits_BTV: Tensor, targets_BT: Tensor) -> Tensor: ...

@@ -6,19 +6,13 @@ from collections.abc import Mapping
 
 from torch import Tensor, nn
 
-from paceline.compute.loss import token_loss_sum
-from paceline.compute.seams import TokenLoss
 
-
-def micro_batch_loss(
-    model: nn.Module, batch: Mapping[str, Tensor], loss: TokenLoss = token_loss_sum
-) -> Tensor:
+def micro_batch_loss(model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
     """Sum of the loss over the micro-batch's valid targets, nats, scalar.
 
     Args:
-        model: tokens [B, T] (positions, segments optional) → logits [B, T, V].
+        model: (tokens [B, T], positions, segments, targets) → scalar, as ``models/decoder.py``.
         batch: ``tokens``, ``targets`` [B, T] int64 and, for documents kept apart, ``positions``, ``segments``.
-        loss: the loss seam.
     """
-    logits_BTV = model(batch["tokens"], batch.get("positions"), batch.get("segments"))
-    return loss(logits_BTV, batch["targets"])
+    loss: Tensor = model(batch["tokens"], batch.get("positions"), batch.get("segments"), batch["targets"])
+    return loss

@@ -27,9 +27,17 @@ class Linear(nn.Module):
         bias = None if self.bias is None else self.bias.to(x_BTI.dtype)
         return F.linear(x_BTI, self.weight.to(x_BTI.dtype), bias)
 
+    def product(self, x_BTI: Tensor) -> Tensor:
+        """``x Wᵀ`` alone: a partial sum where the in features are cut, so that the bias must wait for the whole."""
+        return F.linear(x_BTI, self.weight.to(x_BTI.dtype))
+
+    def add_bias(self, y_BTO: Tensor) -> Tensor:
+        """``y + b``, once the partial sums are complete."""
+        return y_BTO if self.bias is None else y_BTO + self.bias.to(y_BTO.dtype)
+
 
 class Embedding(nn.Module):
-    """Rows of W [V, D]; the rows, not the table, are cast: the same bits for a fraction of the work."""
+    """W [V, D]. Its rows, not the table, are cast where they are used: the same bits for a fraction of the work."""
 
     def __init__(self, vocab_size: int, hidden_size: int) -> None:
         super().__init__()

@@ -13,6 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+Rotation = tuple[Tensor, Tensor]
+"""cos and sin of each token's angles, [B or 1, T, 1, head_dim]."""
+
 
 def inverse_frequencies(head_dim: int, theta: float, scaling: Mapping[str, Any] | None) -> Tensor:
     """``theta^(-2i/head_dim)`` for i < head_dim/2, float64 on CPU, after Hugging Face's ``rope_scaling``.
@@ -55,6 +58,16 @@ class RotaryTables:
             kept = (angle.cos().to(device, wide), angle.sin().to(device, wide))
             self._kept[(device, wide)] = kept
         return kept
+
+    def at(self, positions: Tensor, dtype: torch.dtype, longest: int | None = None) -> tuple[Tensor, Tensor]:
+        """cos, sin [*positions.shape, head_dim] of the positions, all below ``longest`` where that is known."""
+        if longest is not None:
+            cos, sin = self.get(longest, positions.device, dtype)
+            return cos[positions], sin[positions]
+        wide = torch.promote_types(dtype, torch.float32)
+        angle = positions[..., None].to(torch.float64) * self._freq.to(positions.device)
+        angle = torch.cat((angle, angle), dim=-1)
+        return angle.cos().to(wide), angle.sin().to(wide)
 
 
 def rotate(x_BTHK: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

@@ -48,23 +48,3 @@ def test_llama3_scaling_keeps_short_waves_and_stretches_long_ones() -> None:
     assert bool(between.any())
     smooth = (8192 / waves[between] - 1.0) / (4.0 - 1.0)
     assert torch.allclose(scaled[between], (1 - smooth) * plain[between] / 8 + smooth * plain[between])
-
-
-def test_a_packed_row_scores_as_its_documents_alone() -> None:
-    """B058: the loss of the pack is the token-weighted loss of the separate documents."""
-    from paceline.compute.loss import token_loss_sum
-    from paceline.deliver.device import Device
-    from paceline.recipes.assemble import fill
-
-    model = Decoder(tiny_widths(), dtype=torch.float64).double()
-    fill(model, Device("cpu", 0, "gloo"), seed=3)
-    gen = torch.Generator().manual_seed(0)
-    a, b = (torch.randint(0, 101, (1, n + 1), generator=gen) for n in (5, 9))
-    tokens = torch.cat((a[:, :-1], b[:, :-1]), 1)
-    targets = torch.cat((a[:, 1:], b[:, 1:]), 1)
-    positions = torch.cat((torch.arange(5), torch.arange(9)))[None]
-    segments = torch.tensor([[0] * 5 + [1] * 9])
-    packed = torch.cat([tokens, tokens]), torch.cat([positions, positions]), torch.cat([segments, segments])
-    together = token_loss_sum(model(*packed), torch.cat([targets, targets]))
-    apart = sum(token_loss_sum(model(x[:, :-1]), x[:, 1:]) for x in (a, b))
-    assert torch.allclose(together, 2 * apart, rtol=1e-12)
