@@ -11,7 +11,7 @@ a chunk, K head dim, V value head dim (with latent attention not K), n ranks of 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 import torch.distributed as dist
@@ -27,26 +27,41 @@ ROW = 2  # the dim of q [B, H, T, K] and k [B, G, T, K] that is cut
 
 @dataclass(frozen=True)
 class Gathered:
-    """Every rank gets all keys and values, and attends with its own queries."""
+    """Every rank gets all keys and values, and attends with its own queries, one chunk at a time.
+
+    A chunk's queries meet only the keys up to its own end: 2n+1 chunks for both together, of the 4n that there are.
+    """
 
     group: dist.ProcessGroup
+    _rows: dict[tuple[int, torch.device], tuple[Tensor, ...]] = field(default_factory=dict, repr=False)
 
     def __call__(self, q_BHTK: Tensor, k_BGTK: Tensor, v_BGTV: Tensor, look: Look) -> Tensor:
         n = self.group.size()
         both = gather(torch.cat((k_BGTK, v_BGTV), -1), ROW, self.group)
         k_BGSK, v_BGSV = natural(both, n, ROW).split((k_BGTK.shape[-1], v_BGTV.shape[-1]), -1)
-        pieces = zip(q_BHTK.chunk(2, ROW), chunks(k_BGSK.shape[ROW], n, self.group.rank()), strict=True)
-        return torch.cat([chunk_attention(q, rows, k_BGSK, v_BGSV, look) for q, rows in pieces], ROW)
+        held = self._held(k_BGSK.shape[ROW], q_BHTK.device)
+        pieces = zip(q_BHTK.chunk(2, ROW), chunks(k_BGSK.shape[ROW], n, self.group.rank()), held, strict=True)
+        return torch.cat(
+            [chunk_attention(q, rows, kept, k_BGSK, v_BGSV, look) for q, rows, kept in pieces], ROW
+        )
+
+    def _held(self, length: int, device: torch.device) -> tuple[Tensor, ...]:
+        """The rows of both chunks, the same tensors for every layer: a look knows its masks by them."""
+        if (length, device) not in self._rows:
+            both = chunks(length, self.group.size(), self.group.rank())
+            self._rows[length, device] = tuple(torch.arange(c.start, c.stop, device=device) for c in both)
+        return self._rows[length, device]
 
 
-def chunk_attention(q_BHCK: Tensor, rows: range, k_BGSK: Tensor, v_BGSV: Tensor, look: Look) -> Tensor:
-    """Attention of the queries at ``rows`` over those keys of the row that they may see at all."""
-    first = 0 if look.window is None else max(0, rows.start - look.window + 1)
-    k, v = k_BGSK[:, :, first : rows.stop], v_BGSV[:, :, first : rows.stop]
-    if rows.start == 0 and look.plain:
+def chunk_attention(
+    q_BHCK: Tensor, chunk: range, rows_C: Tensor, k_BGSK: Tensor, v_BGSV: Tensor, look: Look
+) -> Tensor:
+    """Attention of the queries of ``chunk``, whose rows are ``rows_C``, over the keys that any of them may see."""
+    first = 0 if look.window is None else max(0, chunk.start - look.window + 1)
+    k, v = k_BGSK[:, :, first : chunk.stop], v_BGSV[:, :, first : chunk.stop]
+    if chunk.start == 0 and look.reaches(chunk.stop):
         return plain_attention(q_BHCK, k, v, look)
-    here = torch.arange(rows.start, rows.stop, device=q_BHCK.device)
-    mask = look.allowed(here, k_BGSK.shape[ROW])[..., first : rows.stop]
+    mask = look.allowed(rows_C, k_BGSK.shape[ROW])[..., first : chunk.stop]
     return masked_attention(q_BHCK, k, v, mask, look)
 
 
