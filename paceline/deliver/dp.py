@@ -15,23 +15,26 @@ from collections.abc import Callable, Sequence
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
-from paceline.deliver.delivery import Delivery, Precision
+from paceline.deliver.delivery import Delivery, Part, Precision
 from paceline.deliver.mesh import Mesh
 
 Hook = Callable[[object, dist.GradBucket], Future[Tensor]]
 
 
-def apply(model: nn.Module, units: Sequence[nn.Module], mesh: Mesh, precision: Precision) -> Delivery:
-    """Replicate ``model`` over the dp axis.
+def apply(parts: Sequence[Part], mesh: Mesh, precision: Precision) -> Delivery:
+    """Replicate the one part's model over the dp axis.
 
-    Every replica fills itself with the same bits (``compute/init.py``), so nothing is broadcast. ``units`` are
-    not used: a replica is whole.
+    Every replica fills itself with the same bits (``compute/init.py``), so nothing is broadcast. Units are not used:
+    a replica is whole. With any axis beside dp the replicas are summed by ``sums.py`` instead: DDP knows nothing of
+    stages, of experts with another group, or of a schedule that splits the backward.
     """
-    group = mesh.axis("dp").get_group()
+    (part,) = parts
+    model, group = part.model, mesh.group("dp")
+    assert group is not None
     module = DistributedDataParallel(
         model,
         process_group=group,
@@ -44,7 +47,7 @@ def apply(model: nn.Module, units: Sequence[nn.Module], mesh: Mesh, precision: P
     def before(first: bool, last: bool) -> None:
         module.require_backward_grad_sync = last  # what no_sync() does, without a context around the step
 
-    return Delivery(model, module, before)
+    return Delivery([model], [module], before)
 
 
 def _sum_hook(group: dist.ProcessGroup, reduce: torch.dtype) -> Hook:

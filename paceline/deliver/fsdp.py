@@ -13,7 +13,10 @@ Why set_is_last_backward is left alone: with False, FSDP2 keeps the forward orde
 gathers one unit too many in every step (counted in tests/deliver/test_fsdp.py).
 
 With a dp axis as well (HSDP) the mesh has two dims: gradients are reduce-scattered over fsdp and the shards
-summed over dp, once a step.
+summed over dp, once a step. Context shards (cp) hold weights too: they are folded into the fsdp dim.
+
+Experts under ep are sharded over the ranks that hold the same ones, which is another mesh; where there is no other
+such rank they stay whole and FSDP2 leaves them alone.
 """
 
 from __future__ import annotations
@@ -21,45 +24,76 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import Shard
 
-from paceline.deliver.delivery import Delivery, Precision
+from paceline.deliver.delivery import Delivery, Part, Precision
 from paceline.deliver.mesh import Mesh
 
 
-def apply(model: nn.Module, units: Sequence[nn.Module], mesh: Mesh, precision: Precision) -> Delivery:
-    """Shard ``model`` over the fsdp axis, and replicate the shards over dp where there is one.
+def apply(parts: Sequence[Part], mesh: Mesh, precision: Precision) -> Delivery:
+    """Shard the models over the fsdp axis, and replicate the shards over dp where there is one.
 
     Args:
-        model: on the meta device or a real one; its parameters become sharded DTensors, names unchanged.
-        units: modules gathered as a whole, in forward order; the rest belongs to the root.
+        parts: on the meta device or a real one; parameters become sharded DTensors, names unchanged.
         mesh: has an fsdp axis.
         precision: compute dtype of the gathered weights, dtype of the gradient reduction.
     """
-    layout = mesh.layout
-    zero = layout.zero
-    axes = ("dp", "fsdp") if layout.degree("dp") > 1 else ("fsdp",)
+    zero = mesh.layout.zero
+    dense = mesh.torch_mesh(*(("dp", "fsdp") if mesh.layout.dp > 1 else ("fsdp",)))
+    experts = None
+    if any(part.experts for part in parts) and mesh.size("edp") > 1:
+        experts = mesh.torch_mesh("edp")
+    for part in parts:
+        _shard(part, dense, experts, precision, keep=zero != "zero3")
+    roots = [part.model for part in parts]
+    shards = [m for root in roots for m in root.modules() if isinstance(m, FSDPModule)]
+    for shard in shards:
+        shard.set_gradient_divide_factor(1.0)
+        shard.set_force_sum_reduction_for_comms(True)
+
+    def before(first: bool, last: bool) -> None:
+        for root in roots:
+            assert isinstance(root, FSDPModule)
+            root.set_reshard_after_backward(zero == "zero3" or last)
+            if zero == "zero1":
+                root.set_requires_gradient_sync(last)
+            else:
+                root.set_requires_all_reduce(last)
+
+    def settle() -> None:
+        for shard in shards:
+            shard.reshard()
+
+    return Delivery(roots, roots, before, settle)
+
+
+def _shard(
+    part: Part, dense: DeviceMesh, experts: DeviceMesh | None, precision: Precision, *, keep: bool
+) -> None:
     policy = MixedPrecisionPolicy(
         param_dtype=precision.compute, reduce_dtype=precision.reduce, cast_forward_inputs=False
     )
-    for unit in (*units, model):
-        fully_shard(unit, mesh=mesh.axis(*axes), mp_policy=policy, reshard_after_forward=zero == "zero3")
-    parts = [m for m in model.modules() if isinstance(m, FSDPModule)]
-    for part in parts:
-        part.set_gradient_divide_factor(1.0)
-        part.set_force_sum_reduction_for_comms(True)
+    aside: set[nn.Parameter] = set()
+    for module in part.experts:
+        if experts is None:
+            aside |= set(module.parameters())
+            continue
+        fully_shard(
+            module,
+            mesh=experts,
+            mp_policy=policy,
+            reshard_after_forward=not keep,
+            shard_placement_fn=lambda p: _expert_dim(p, experts.size()),
+        )
+    for unit in (*part.units, part.model):
+        fully_shard(
+            unit, mesh=dense, mp_policy=policy, reshard_after_forward=not keep, ignored_params=aside or None
+        )
 
-    root = parts[0]
 
-    def before(first: bool, last: bool) -> None:
-        root.set_reshard_after_backward(zero == "zero3" or last)
-        if zero == "zero1":
-            root.set_requires_gradient_sync(last)
-        else:
-            root.set_requires_all_reduce(last)
-
-    def settle() -> None:
-        for part in parts:
-            part.reshard()
-
-    return Delivery(model, model, before, settle)
+def _expert_dim(parameter: nn.Parameter, shards: int) -> Shard | None:
+    """Dim 0 holds the experts that are here; where they are fewer than the shards, dim 1 is cut if it divides."""
+    few = parameter.shape[0] < shards and parameter.shape[1] % shards == 0
+    return Shard(1) if few else None

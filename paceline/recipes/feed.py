@@ -14,6 +14,7 @@ from paceline.compute.data.batches import BatchPlan, data_limit, eval_batches, t
 from paceline.compute.data.order import Order
 from paceline.compute.data.packing import PackedSet
 from paceline.compute.data.prepared import Prepared
+from paceline.deliver import cp
 from paceline.deliver.device import Device
 from paceline.deliver.mesh import Mesh
 from paceline.job import Job
@@ -83,11 +84,17 @@ class Feed:
             target_bytes=float(sum(b.target_bytes for b in share)),
             rows=float(sum(len(b.rows) - b.padding_rows for b in share)),
         )
-        return [to_device(b.arrays, self._device) for b in share], counts
+        return [self._here(b.arrays) for b in share], counts
+
+    def _here(self, arrays: Mapping[str, np.ndarray]) -> MicroBatch:
+        """On the device, and of a context shard its own part of each sequence."""
+        batch = to_device(arrays, self._device)
+        degree = self._mesh.layout.cp
+        return batch if degree == 1 else cp.take(batch, degree, self._mesh.at["cp"])
 
     def evaluation(self, limit: int | None) -> Iterator[tuple[MicroBatch, int]]:
         """This rank's held-out micro-batches with the bytes of text in their targets; ``limit`` rows over all ranks."""
         for batch in eval_batches(
             self.held_out, self._mesh.data_rank, self._mesh.data_degree, self.micro_batch_size, limit
         ):
-            yield to_device(batch.arrays, self._device), batch.target_bytes
+            yield self._here(batch.arrays), batch.target_bytes

@@ -16,7 +16,6 @@ from paceline.recipes.brief import Brief
 from paceline.recipes.feed import Feed
 from paceline.recover.load import read
 from paceline.recover.save import Saved, save
-from paceline.recover.state import apply, collect
 from paceline.update.schedule import Schedule
 
 
@@ -60,7 +59,7 @@ class Keeper:
         }
         self.last = save(
             self.brief.folder.checkpoints,
-            collect(self.built.model, self.built.optimizer, scalars),
+            self.built.state(scalars),
             layout=str(self.brief.layout),
             identity=self.brief.identity,
             world=self.world,
@@ -80,9 +79,9 @@ def resume(brief: Brief, built: Assembly, world: dist.ProcessGroup | None, devic
     """
     if brief.resume is None:
         return {}
-    state = collect(built.model, built.optimizer)
+    state = built.state()
     read(brief.resume, state, world=world, device=device.torch)
-    apply(state, built.model, built.optimizer)
+    built.load(state)
     return dict(state.scalars)
 
 

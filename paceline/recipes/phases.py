@@ -5,12 +5,14 @@ Phase 1's record is written by whoever planned, before the ranks start; its hand
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 from paceline.deliver.mesh import Mesh
 from paceline.ledger import records
 from paceline.ledger.records import PhaseRecord
+from paceline.plan.grammar import AXES
 from paceline.recipes.assemble import Assembly
 from paceline.recipes.brief import Brief
 from paceline.recipes.feed import Feed
@@ -39,18 +41,17 @@ def check_plan(brief: Brief, vocabulary: int) -> None:
 
 
 def _shapes_hash(built: Assembly) -> str:
-    shapes = {n: tuple(p.shape) for n, p in zip(built.names, built.parameters, strict=True)}
-    return records.parameters_hash(shapes)
+    return records.parameters_hash(dict(built.whole.parameters))
 
 
 def write_compute(brief: Brief, built: Assembly, feed: Feed, seconds: float) -> None:
     """Phase 2: the model as one device sees it."""
-    count = sum(p.numel() for p in built.parameters)
+    count = sum(math.prod(shape) for shape in built.whole.parameters.values())
     record = PhaseRecord(
         objective="forward and backward of the job's model on the global batch",
         owner=_OWNER,
         inputs={
-            "widths": built.model.widths.to_dict(),
+            "widths": built.widths.to_dict(),
             "rows": feed.train.rows,
             "held_out_rows": feed.held_out.rows,
             "sequence_length": brief.job.data.sequence_length,
@@ -92,7 +93,7 @@ def write_compute(brief: Brief, built: Assembly, feed: Feed, seconds: float) -> 
 def write_deliver(brief: Brief, built: Assembly, mesh: Mesh) -> None:
     """Phase 3: which group carries what."""
     _check(brief, 2, {"parameters_hash": _shapes_hash(built)})
-    axes = {axis: mesh.layout.degree(axis) for axis in ("dp", "fsdp") if mesh.layout.degree(axis) > 1}
+    axes = {axis: mesh.layout.degree(axis) for axis in AXES if mesh.layout.degree(axis) > 1}
     record = PhaseRecord(
         objective="gradients of the global batch on every rank that updates",
         owner=_OWNER,
@@ -124,7 +125,7 @@ def write_update(
     brief: Brief, built: Assembly, schedule: Schedule, feed: Feed, mesh: Mesh, end: End | None
 ) -> None:
     """Phase 4: when a gradient becomes a weight; again at the end with what happened."""
-    axes = {axis: mesh.layout.degree(axis) for axis in ("dp", "fsdp") if mesh.layout.degree(axis) > 1}
+    axes = {axis: mesh.layout.degree(axis) for axis in AXES if mesh.layout.degree(axis) > 1}
     _check(brief, 3, {"world_size": mesh.world_size, "mesh": axes})
     job, step = brief.job, 0 if end is None else end.step
     position = feed.plan.position_of(step)

@@ -197,7 +197,10 @@ def _finish(rank: _Rank, end: End) -> dict[str, Any]:
 
 def _evaluate(rank: _Rank, step: int, limit: int | None) -> dict[str, float]:
     """Held-out loss after ``step`` on at most ``limit`` rows; rank 0 reports it."""
-    found = held_out_loss(rank.built.delivery, _alive(rank, step, limit), rank.mesh, rank.device)
+    built = rank.built
+    found = held_out_loss(
+        built.delivery, built.passes(rank.ledger), _alive(rank, step, limit), rank.mesh, rank.device
+    )
     if rank.first:
         count_eval_read(rank.brief.folder)
         rank.report(_row(rank, "eval", step, set="held-out", **found))

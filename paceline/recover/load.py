@@ -21,7 +21,7 @@ from paceline.recover.agree import Ranks
 from paceline.recover.checkpoint import Problem, check_slice, damaged, latest, open_manifest, open_shard
 from paceline.recover.container import ITEM_BYTES, Damaged, Reader
 from paceline.recover.manifest import Manifest, Slice
-from paceline.recover.shards import DTYPES, TORCH, held_boxes
+from paceline.recover.shards import DTYPES, TORCH, boxes_of
 from paceline.recover.slices import Box, overlap
 from paceline.recover.state import TrainState, local
 
@@ -70,7 +70,7 @@ def _read(step_dir: Path, state: TrainState, only: str) -> Loaded:
     for name, tensor in state.tensors.items():
         if not name.startswith(only):
             continue
-        for box in held_boxes(tensor):
+        for box in boxes_of(state, name):
             for part in table.tensors[name].slices:
                 if overlap(part.starts, part.shape, box.starts, box.shape):
                     work[part.file].append((name, part, local(tensor), box))
@@ -131,12 +131,12 @@ def match(step_dir: Path, table: Manifest, state: TrainState, only: str = "") ->
     want = {n: t for n, t in state.tensors.items() if n.startswith(only)}
     told = [
         *(f"missing from the checkpoint: {n}" for n in sorted(want.keys() - have.keys())),
-        *(f"unexpected in the checkpoint: {n}" for n in sorted(have.keys() - want.keys())),
+        *(f"unexpected in the checkpoint: {n}" for n in sorted(have.keys() - want.keys() - state.everywhere)),
     ]
     for name in sorted(want.keys() & have.keys()):
         saved, mine = have[name], want[name]
-        if saved.shape != tuple(mine.shape):
-            told.append(f"{name}: shape {list(saved.shape)} saved, {list(mine.shape)} in the model")
+        if saved.shape != state.shape(name):
+            told.append(f"{name}: shape {list(saved.shape)} saved, {list(state.shape(name))} in the model")
         if saved.dtype != DTYPES.get(mine.dtype):
             told.append(f"{name}: {saved.dtype} saved, {DTYPES.get(mine.dtype, mine.dtype)} in the model")
     for alias in sorted(set(table.ties.items()) ^ set(state.ties.items())):

@@ -6,7 +6,7 @@ names and sizes picks: all replicas agree without a message and each writes abou
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -70,19 +70,29 @@ def snapshot(state: TrainState, *, rank: int = 0, world_size: int = 1, copy: boo
             key = name if number == 0 else f"{name}#{number}"
             data = host_bytes(mine[box.local_index()] if box.shape else mine, copy=copy)
             pieces.append(Piece(name, box.starts, Item(key, DTYPES[mine.dtype], box.shape, data)))
-    table = {name: (tuple(t.shape), _dtype(name, t)) for name, t in state.tensors.items()}
+    table = {name: (state.shape(name), _dtype(name, t)) for name, t in state.tensors.items()}
     return Snapshot(rank, tuple(pieces), table, state.scalars, state.ties, state.groups)
 
 
-def held_boxes(tensor: torch.Tensor) -> list[Box]:
-    """The parts of the global tensor that are in this rank's memory."""
+def held_boxes(tensor: torch.Tensor, starts: tuple[int, ...] | None = None) -> list[Box]:
+    """The parts of the global tensor that are in this rank's memory; ``starts`` is where its own part begins."""
     if not isinstance(tensor, DTensor):
-        return whole(tensor.shape)
-    mesh = tensor.device_mesh
-    coordinate = mesh.get_coordinate()
-    if coordinate is None:
-        return []
-    return boxes(tensor.shape, mesh.shape, coordinate, tensor.placements)
+        found = whole(tensor.shape)
+    else:
+        mesh = tensor.device_mesh
+        coordinate = mesh.get_coordinate()
+        if coordinate is None:
+            return []
+        found = boxes(tensor.shape, mesh.shape, coordinate, tensor.placements)
+    if starts is None or not any(starts):
+        return found
+    return [replace(b, starts=tuple(a + s for a, s in zip(b.starts, starts, strict=True))) for b in found]
+
+
+def boxes_of(state: TrainState, name: str) -> list[Box]:
+    """The parts of a state's tensor that are in this rank's memory."""
+    place = state.places.get(name)
+    return held_boxes(state.tensors[name], None if place is None else place.starts)
 
 
 def _owned(state: TrainState, rank: int, world_size: int) -> dict[str, list[Box]]:
@@ -92,7 +102,7 @@ def _owned(state: TrainState, rank: int, world_size: int) -> dict[str, list[Box]
         together.setdefault(_replicas(state, name, tensor, rank, world_size), []).append(name)
     owned: dict[str, list[Box]] = {}
     for ranks, names in together.items():
-        held = {name: held_boxes(state.tensors[name]) for name in names}
+        held = {name: boxes_of(state, name) for name in names}
         sizes = [(n, sum(b.numel for b in held[n]) * state.tensors[n].element_size()) for n in names]
         owner = share_out(sizes, len(ranks))
         owned.update({n: held[n] for n in names if held[n] and ranks[owner[n]] == rank})
@@ -103,8 +113,10 @@ def _replicas(
     state: TrainState, name: str, tensor: torch.Tensor, rank: int, world_size: int
 ) -> tuple[int, ...]:
     """The ranks that hold the same part of this tensor as this one, in order."""
+    if name in state.places:
+        return state.places[name].replicas
     if not isinstance(tensor, DTensor):
-        return state.replicas.get(name, tuple(range(world_size)))
+        return tuple(range(world_size))
     mesh, coordinate = tensor.device_mesh, tensor.device_mesh.get_coordinate()
     if coordinate is None:
         return (rank,)

@@ -8,7 +8,7 @@ others are listed as ties.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +18,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
+from paceline.deliver.held import Held
 from paceline.ledger.outcome import Exit, Refused
 
 WRAPPERS = frozenset({"_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module"})
@@ -37,23 +38,80 @@ class TrainState:
             length, seed, best.
         ties: another name of a tensor → its first name.
         groups: the optimizer's options, by names of parameters.
-        replicas: for a plain tensor that not every rank of the world holds, the ranks that do.
+        places: for a tensor that is a part of a larger one, or that not every rank holds: what of it is here.
+        everywhere: names that the state has on any rank; those of this rank are among them. Empty = the same ones.
     """
 
     tensors: dict[str, torch.Tensor] = field(default_factory=dict)
     scalars: dict[str, Any] = field(default_factory=dict)
     ties: dict[str, str] = field(default_factory=dict)
     groups: list[dict[str, Any]] = field(default_factory=list)
-    replicas: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    places: dict[str, Place] = field(default_factory=dict)
+    everywhere: frozenset[str] = frozenset()
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Global shape of a tensor."""
+        return self.places[name].shape if name in self.places else tuple(self.tensors[name].shape)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a tensor of this rank lies in the whole one.
+
+    ``starts`` is where it begins, before a DTensor's own sharding; ``replicas`` are the ranks that hold the same
+    elements after it.
+    """
+
+    shape: tuple[int, ...]
+    starts: tuple[int, ...]
+    replicas: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Whole:
+    """What the whole model has, whatever part of it a rank holds.
+
+    Attributes:
+        parameters, buffers: name → shape, each tensor once; of the buffers those that are kept.
+        ties: another name of a tensor → its first.
+    """
+
+    parameters: Mapping[str, tuple[int, ...]]
+    buffers: Mapping[str, tuple[int, ...]]
+    ties: Mapping[str, str]
+
+    @classmethod
+    def of(cls, model: nn.Module) -> Whole:
+        """Of a model, on any device."""
+        first: dict[int, str] = {}
+        ties: dict[str, str] = {}
+        shapes: dict[bool, dict[str, tuple[int, ...]]] = {True: {}, False: {}}
+        for name, tensor in named_tensors(model):
+            if id(tensor) in first:
+                ties[name] = first[id(tensor)]
+                continue
+            first[id(tensor)] = name
+            shapes[isinstance(tensor, nn.Parameter)][name] = tuple(tensor.shape)
+        return cls(shapes[True], shapes[False], ties)
 
 
 def collect(
-    model: nn.Module, optimizer: torch.optim.Optimizer | None = None, scalars: dict[str, Any] | None = None
+    models: nn.Module | Sequence[nn.Module],
+    optimizer: torch.optim.Optimizer | None = None,
+    scalars: dict[str, Any] | None = None,
+    *,
+    held: Mapping[str, Held] | None = None,
+    whole: Whole | None = None,
 ) -> TrainState:
     """The state of a model and its optimizer, as views: reading a checkpoint into it changes both in place.
 
     Optimizer state that does not exist yet (no step was taken) is made of zeros, as the optimizer itself
     would.
+
+    Args:
+        models: the model, or the parts of it that this rank holds; of two tensors of one name the first counts.
+        held: by parameter or buffer name, which part of the whole is here; absent = all of it, on every rank.
+        whole: names of the model on all ranks, where this one has only some of them.
 
     Raises:
         Refused: a parameter on the meta device, an optimizer other than AdamW, Adam or SGD, or extra
@@ -61,8 +119,9 @@ def collect(
             module that is not a tensor.
     """
     state = TrainState(scalars=dict(scalars or {}))
+    parts = [models] if isinstance(models, nn.Module) else list(models)
     first: dict[int, str] = {}
-    for name, tensor in named_tensors(model):
+    for name, tensor in _named(parts):
         if tensor.is_meta:
             raise Refused(
                 f"{name} has no data",
@@ -83,17 +142,50 @@ def collect(
                 name = _known(parameter, names)
                 for slot, value in _slots(optimizer, group, parameter).items():
                     state.tensors[f"optimizer/{name}/{slot}"] = value
+    for full, tensor in state.tensors.items():
+        place = _place(full, tensor, held or {})
+        if place is not None:
+            state.places[full] = place
+    if whole is not None:
+        state.everywhere = _everywhere(whole, optimizer) | frozenset(state.tensors)
+        state.ties = {f"model/{alias}": f"model/{name}" for alias, name in whole.ties.items()}
     return state
 
 
-def apply(state: TrainState, model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> None:
+def _place(full: str, tensor: torch.Tensor, held: Mapping[str, Held]) -> Place | None:
+    """A tensor of a parameter lies where the parameter does; a step counter is whole, on the same ranks."""
+    kind, _, name = full.partition("/")
+    name = name if kind == "model" else name.rpartition("/")[0]
+    if name not in held:
+        return None
+    have = held[name]
+    if tensor.ndim != len(have.shape) or full.endswith("/step"):
+        return Place(tuple(tensor.shape), (0,) * tensor.ndim, have.holders)
+    return Place(have.shape, have.starts, have.replicas)
+
+
+def _everywhere(whole: Whole, optimizer: torch.optim.Optimizer | None) -> frozenset[str]:
+    """Every name of the whole state: all parameters have the optimizer's slots, buffers have none."""
+    found = {f"model/{name}" for name in (*whole.parameters, *whole.buffers)}
+    if optimizer is not None:
+        slots = {slot for group in optimizer.param_groups for slot in slot_names(optimizer, group)}
+        found |= {f"optimizer/{name}/{slot}" for name in whole.parameters for slot in slots}
+    return frozenset(found)
+
+
+def apply(
+    state: TrainState,
+    models: nn.Module | Sequence[nn.Module],
+    optimizer: torch.optim.Optimizer | None = None,
+) -> None:
     """Put a state into a model and its optimizer: what is already the same memory stays, the rest is copied.
 
     Options of the optimizer come from the job, except ``lr`` and ``initial_lr``, which a schedule may have
     moved.
     """
-    names = _first_names(model)
-    for name, tensor in named_tensors(model):
+    parts = [models] if isinstance(models, nn.Module) else list(models)
+    names = _first_names(parts)
+    for name, tensor in _named(parts):
         if names[id(tensor)] == name:
             _put(tensor, _of(state, f"model/{name}"))
     if optimizer is None:
@@ -125,6 +217,11 @@ def named_tensors(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
         if isinstance(module, FSDPModule):
             module.reshard()
     yield from _walk(model, "")
+
+
+def _named(parts: Sequence[nn.Module]) -> Iterator[tuple[str, torch.Tensor]]:
+    for part in parts:
+        yield from named_tensors(part)
 
 
 def _walk(module: nn.Module, prefix: str) -> Iterator[tuple[str, torch.Tensor]]:
@@ -222,9 +319,9 @@ def _of(state: TrainState, name: str) -> torch.Tensor:
     return state.tensors[name]
 
 
-def _first_names(model: nn.Module) -> dict[int, str]:
+def _first_names(parts: Sequence[nn.Module]) -> dict[int, str]:
     first: dict[int, str] = {}
-    for name, tensor in named_tensors(model):
+    for name, tensor in _named(parts):
         first.setdefault(id(tensor), name)
     return first
 

@@ -13,23 +13,24 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from paceline.deliver.slices import replicas_of
-
 # Squares are added in the gradient's own dtype inside a run of this many elements and in float64 across runs:
 # the error of a float32 gradient stays near 1e-7 for any size, at a tenth of the cost of casting it all.
 _RUN = 1 << 16
 
 
-def local_square_sum(gradients: Iterable[Tensor], world_size: int) -> Tensor:
+def local_square_sum(gradients: Iterable[tuple[Tensor, int]]) -> Tensor:
     """Σ g² over this rank's slices, each divided by the number of ranks that hold it; float64 scalar.
 
     Sum the result over all ranks to get the square of the global norm.
+
+    Args:
+        gradients: each with how many ranks of the world hold the same slice of it.
     """
     by_replicas: dict[int, list[Tensor]] = {}
-    for gradient in gradients:
+    for gradient, replicas in gradients:
         local = gradient.to_local() if isinstance(gradient, DTensor) else gradient
         runs = local.reshape(-1).split(_RUN) if local.numel() else ()
-        by_replicas.setdefault(replicas_of(gradient, world_size), []).extend(runs)
+        by_replicas.setdefault(replicas, []).extend(runs)
     total: Tensor | None = None
     for replicas in sorted(by_replicas):
         runs = by_replicas[replicas]

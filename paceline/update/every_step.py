@@ -9,20 +9,22 @@ or was told from outside, so that every rank clips, stops, evaluates and saves a
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from paceline.compute.optim import set_learning_rate
-from paceline.compute.step import micro_batch_loss
 from paceline.deliver.delivery import Delivery
 from paceline.deliver.device import Device
 from paceline.deliver.mesh import Mesh
 from paceline.ledger.spans import Ledger
 from paceline.update.clip import local_square_sum, scale_gradients
 from paceline.update.controls import Verdict, judge
+from paceline.update.passes import Passes
 
 
 @dataclass(frozen=True)
@@ -50,17 +52,45 @@ class StepResult:
     verdict: Verdict | None
 
 
+class Routers(Protocol):
+    """What a mixture of experts needs of a step (``compute/models/balance.py``)."""
+
+    def weigh(self, scale: Tensor) -> None:
+        """Before the forward: by what the balance loss's gradient is multiplied, 1 / valid tokens."""
+        ...
+
+    def settle(self, sum_over_stage: Callable[[Tensor], Tensor]) -> None:
+        """After the update: the global counts of this step become the next one's balance."""
+        ...
+
+    def forget(self) -> None:
+        """The step did not touch the weights: its counts do not count."""
+        ...
+
+
+def nothing() -> None:
+    """Nothing is done after the weights have changed."""
+
+
 @dataclass
 class EveryStep:
-    """Everything that a step touches, assembled by ``recipes``."""
+    """Everything that a step touches, assembled by ``recipes``.
+
+    ``replicas`` has, for each parameter, how many ranks hold the same slice of it. ``after`` runs when the weights
+    have changed.
+    """
 
     delivery: Delivery
+    passes: Passes
     parameters: list[nn.Parameter]
+    replicas: list[int]
     optimizer: torch.optim.Optimizer
     mesh: Mesh
     device: Device
     ledger: Ledger
     max_grad_norm: float
+    router: Routers | None = None
+    after: Callable[[], None] = nothing
 
     def step(
         self,
@@ -82,13 +112,23 @@ class EveryStep:
         Returns:
             The step's result; when its ``verdict`` says stop, the weights have not been touched.
         """
+        mine = local if self.mesh.speaks else Counts(0.0, 0.0, 0.0)
         with self.ledger.span("update", "counts"):
-            totals = self._vector((local.valid_tokens, local.target_bytes, local.rows, *carried))
+            totals = self._vector((mine.valid_tokens, mine.target_bytes, mine.rows, *carried))
         self.mesh.sum(totals)
-        loss_sum = self._forward_backward(micro_batches, totals[0])
+        with self.ledger.span("update", "counts"):
+            divisor = totals[0].clamp(min=1.0)
+            if self.router is not None:
+                self.router.weigh(1.0 / divisor)
+        loss_sum = self.passes.forward_backward(micro_batches, divisor)
+        with self.ledger.span("deliver", "set-up"):
+            self.delivery.finish()
         with self.ledger.span("update", "norm"):
+            if self.mesh.at["tp"]:
+                loss_sum.zero_()  # all tp ranks have computed the same loss; the first one's counts
             gradients = [p.grad for p in self.parameters if p.grad is not None]
-            squares = local_square_sum(gradients, self.mesh.world_size).to(loss_sum.device)
+            counted = [(p.grad, n) for p, n in zip(self.parameters, self.replicas, strict=True) if p.grad is not None]
+            squares = local_square_sum(counted).to(loss_sum.device)
             second = torch.cat((torch.stack((squares, loss_sum)), self._vector(decisions)))
         self.mesh.sum(second)
         with self.ledger.span("update", "norm"):
@@ -101,30 +141,27 @@ class EveryStep:
                 scale_gradients(gradients, norm, self.max_grad_norm)
                 set_learning_rate(self.optimizer, rate)
                 self.optimizer.step()
+                self.after()
             self.optimizer.zero_grad(set_to_none=True)
-            del gradients  # freed here, where its time is booked
+            del gradients, counted  # freed here, where its time is booked
+            self._balance(verdict is None)
             return StepResult(
                 loss, norm, Counts(valid, target_bytes, rows), tuple(rest), tuple(decided), verdict
             )
 
-    def _forward_backward(
-        self, micro_batches: Sequence[Mapping[str, Tensor]], valid_tokens: Tensor
-    ) -> Tensor:
-        """Gradients of the global mean loss, summed over micro-batches and ranks; returns Σ loss here, float64."""
-        with self.ledger.span("compute", "forward"):
-            divisor = valid_tokens.clamp(min=1.0)
-            loss_sum = torch.zeros((), dtype=torch.float64, device=divisor.device)
-        last = len(micro_batches) - 1
-        for i, batch in enumerate(micro_batches):
-            with self.ledger.span("deliver", "set-up"):
-                self.delivery.before(i == 0, i == last)
-            with self.ledger.span("compute", "forward"):
-                loss = micro_batch_loss(self.delivery.module, batch)
-                loss_sum += loss.detach()
-            with self.ledger.span("compute", "backward"):
-                (loss / divisor.to(loss.dtype)).backward()
-                del loss  # freeing what the graph held is part of the backward, and takes its time
-        return loss_sum
+    def _balance(self, updated: bool) -> None:
+        if self.router is None:
+            return
+        if updated:
+            self.router.settle(self._sum_over_stage)
+        else:
+            self.router.forget()
+
+    def _sum_over_stage(self, counts: Tensor) -> Tensor:
+        group = self.mesh.group("stage")
+        if group is not None:
+            dist.all_reduce(counts, group=group)
+        return counts
 
     def _vector(self, values: Sequence[float]) -> Tensor:
         return torch.tensor(values, dtype=torch.float64).to(self.device.torch)

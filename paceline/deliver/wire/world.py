@@ -75,6 +75,13 @@ class World:
             self.name_axis(mesh.get_group(axis), axis)
         return mesh
 
+    def group(self, axis: str, ranks: Sequence[int]) -> dist.ProcessGroup:
+        """A new group of these ranks, booked under ``axis``; only its members call, in the same order."""
+        group = dist.new_group(list(ranks), use_local_synchronization=True)
+        assert group is not None
+        self.name_axis(group, axis)
+        return group
+
     def wait_for_the_last(self) -> None:
         """Nobody goes on before everybody is connected: a rank that had nothing to send could otherwise be
         gone while its peers still connect to it. Over the sockets and not the store, which may end with rank
