@@ -38,6 +38,7 @@ class CallTicks(NamedTuple):
     enter: int
     leave: int | None
     wait: Interval | None
+    cause: str = ""
 
 
 @dataclass(frozen=True)
@@ -116,13 +117,14 @@ def _line(row: dict[str, Any], header: dict[str, Any]) -> Line:
         start = origin + _ticks(start_s)
         spans.append(SpanRow((phases[phase], _text(reason)), start, start + max(0, _ticks(duration_s))))
     calls = []
-    for axis, group, op, seq, size, enter_s, leave_s, wait_start_s, wait_end_s in row["calls"]:
+    for axis, group, op, seq, size, enter_s, leave_s, wait_start_s, wait_end_s, *cause in row["calls"]:
         wait = None
         if wait_start_s is not None and wait_end_s is not None:
             wait = (origin + _ticks(wait_start_s), origin + _ticks(wait_end_s))
         left = None if leave_s is None else origin + _ticks(leave_s)
         names = (_text(axis), _text(group), _text(op))
-        calls.append(CallTicks(*names, _count(seq), _count(size), origin + _ticks(enter_s), left, wait))
+        why = _text(cause[0]) if cause else ""
+        calls.append(CallTicks(*names, _count(seq), _count(size), origin + _ticks(enter_s), left, wait, why))
     start, end = (origin + _ticks(row[name]) for name in ("start_s", "end_s"))
     if end < start:
         raise ValueError("a line ends before it starts")

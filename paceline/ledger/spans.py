@@ -37,7 +37,7 @@ class CallRow(NamedTuple):
 
     ``enter_s`` is the rank's arrival, ``leave_s`` the completion; ``wait_start_s`` to ``wait_end_s`` is when
     the rank's main thread stood still for it (``None``: it never did). ``seq`` counts within ``group``, and
-    is the same number on each of the group's ranks.
+    is the same number on each of the group's ranks. ``cause``: what it waited for, where somebody said so.
     """
 
     axis: str
@@ -49,6 +49,7 @@ class CallRow(NamedTuple):
     leave_s: float
     wait_start_s: float | None = None
     wait_end_s: float | None = None
+    cause: str = ""
 
 
 class _Span:
@@ -247,7 +248,8 @@ class Ledger:
 
     def _encode_call(self, call: CallRow) -> list[object]:
         times = (call.enter_s, call.leave_s, call.wait_start_s, call.wait_end_s)
-        return [*call[:5], *(None if t is None else self._seconds(self._ticks(t)) for t in times)]
+        seconds = (None if t is None else self._seconds(self._ticks(t)) for t in times)
+        return [*call[:5], *seconds, *([call.cause] if call.cause else [])]
 
     def _write(self, line: dict[str, object]) -> None:
         if self._file is not None:

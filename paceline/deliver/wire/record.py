@@ -8,11 +8,16 @@ communication can be told apart, and so that waiting for a late peer can be move
 Completion is known in one of three ways, whichever comes first closes the row, once: ``wait()`` returns; the
 future of the work is done (DDP takes futures and never waits; the callback runs on a backend's thread and
 touches no span); or nobody asked, and the work is dropped.
+
+Title of another: *who waits for a stage of a pipeline is idle*. What a receive of the axis ``pp`` takes is the
+pipeline's bubble, not the transfer, so it is booked to ``idle``; what it waits for is said beforehand
+(:meth:`GroupRecorder.expect`), and kept in the call's row.
 """
 
 from __future__ import annotations
 
 import time
+from collections import defaultdict, deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Protocol
@@ -21,6 +26,8 @@ from paceline.deliver.wire.slot import Slot
 from paceline.ledger.spans import CallRow
 
 Account = AbstractContextManager[object]
+
+BUBBLE = ("idle", "bubble")
 
 
 class Books(Protocol):
@@ -62,11 +69,12 @@ class CallRecorder:
         return GroupRecorder(self, name, axis, timeout_s)
 
     def account(self, axis: str, op: str) -> Account:
-        """The span ``deliver``, ``axis/op``: opened while the rank stands still."""
+        """The span ``deliver``, ``axis/op``, or the bubble: opened while the rank stands still."""
         try:
             return self._accounts[axis, op]
         except KeyError:
-            span = _NOTHING if self._ledger is None else self._ledger.span("deliver", f"{axis}/{op}")
+            phase, reason = BUBBLE if (axis, op) == ("pp", "recv") else ("deliver", f"{axis}/{op}")
+            span = _NOTHING if self._ledger is None else self._ledger.span(phase, reason)
             return self._accounts.setdefault((axis, op), span)
 
     def at_step(self, step: int) -> None:
@@ -85,6 +93,11 @@ class GroupRecorder:
     def __init__(self, recorder: CallRecorder, name: str, axis: str, timeout_s: float) -> None:
         self.recorder, self.name, self.axis, self.timeout_s = recorder, name, axis, timeout_s
         self._seq: dict[str, int] = {}
+        self._expected: dict[str, deque[str]] = defaultdict(deque)
+
+    def expect(self, pair: str, cause: str) -> None:
+        """Says what the next receive of ``pair`` (``sender>receiver``) waits for: first said, first received."""
+        self._expected[pair].append(cause)
 
     def begin(self, op: str, nbytes: int, pair: str = "") -> Call:
         """The rank arrives. Opens no account yet: that is ``call.account``, for as long as it stands
@@ -92,7 +105,8 @@ class GroupRecorder:
         name = f"{self.name}:{pair}" if pair else self.name
         seq = self._seq.get(name, 0)
         self._seq[name] = seq + 1
-        return Call(self, name, op, seq, nbytes)
+        expected = self._expected.get(pair) if op == "recv" else None
+        return Call(self, name, op, seq, nbytes, expected.popleft() if expected else "")
 
 
 class Call:
@@ -103,18 +117,21 @@ class Call:
         start_s, end_s: arrival and completion; ``end_s`` is 0 until it is known.
         wait_s: when the rank stood still for it, in ``wait()`` or at the end of a backward pass.
         has_future: somebody took its future, which will close the row.
+        cause: what it waits for, where that was said.
     """
 
     __slots__ = (
-        "_open", "_recorder", "_ticket", "account", "axis", "clock", "end_s", "group", "has_future",
+        "_open", "_recorder", "_ticket", "account", "axis", "cause", "clock", "end_s", "group", "has_future",
         "nbytes", "op", "seq", "start_s", "timeout_s", "wait_s",
     )  # fmt: skip
 
-    def __init__(self, made_by: GroupRecorder, group: str, op: str, seq: int, nbytes: int) -> None:
+    def __init__(
+        self, made_by: GroupRecorder, group: str, op: str, seq: int, nbytes: int, cause: str = ""
+    ) -> None:
         recorder = self._recorder = made_by.recorder
         self.axis = axis = made_by.axis
         self.timeout_s = made_by.timeout_s
-        self.group, self.op, self.seq, self.nbytes = group, op, seq, nbytes
+        self.group, self.op, self.seq, self.nbytes, self.cause = group, op, seq, nbytes, cause
         self.account = recorder.account(axis, op)
         self.wait_s: tuple[float, float] | None = None
         self.has_future = False
@@ -159,6 +176,7 @@ class Call:
                     self.end_s,
                     start,
                     end,
+                    self.cause,
                 )
             )
 
