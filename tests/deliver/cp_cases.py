@@ -10,6 +10,7 @@ from torch import Tensor
 from paceline.compute.seams import Look, plain_attention
 from paceline.deliver import cp
 from paceline.deliver.wire.world import World
+from paceline.ledger.outcome import Refused
 from tests.deliver.moves_cases import calls_of, drawn, error, group_of, poisoned
 
 BATCH, LENGTH = 3, 16
@@ -87,6 +88,16 @@ def traffic(world: World, kind: str) -> list[tuple[str, int]]:
     """Every call of one forward and backward of one layer, with its bytes."""
     attend = cp.attention(kind, group_of(world))
     calls = calls_of(world)
-    q, k, v = (drawn(1, heads, 8, 4).requires_grad_() for heads in (4, 2, 2))
+    q, k, v = (drawn(1, heads, 8 // world.size, 4).requires_grad_() for heads in (4, 2, 2))
     attend(q, k, v, Look()).sum().backward()
     return [(row.op, row.bytes) for row in calls]
+
+
+def refused(world: World, kind: str, heads: int) -> tuple[int, str]:
+    """How an attention that cannot be is refused: exit code and repair."""
+    x = drawn(1, heads, 4, 4)
+    try:
+        cp.attention(kind, group_of(world))(x, x, x, Look())
+    except Refused as error:
+        return error.exit_code, error.use
+    raise AssertionError("not refused")

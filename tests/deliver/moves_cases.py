@@ -17,8 +17,10 @@ SHAPES = ((1, 8, 3), (3, 8, 5), (2, 4, 8, 3))
 
 
 def group_of(world: World) -> dist.ProcessGroup:
-    """All ranks, as one axis."""
-    return world.group("cut", range(world.size))
+    """All ranks, as one axis. They meet: one that sends nothing could be gone while the others still connect."""
+    group = world.group("cut", range(world.size))
+    dist.all_reduce(torch.zeros(1), group=group)
+    return group
 
 
 def drawn(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:

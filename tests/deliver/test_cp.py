@@ -61,3 +61,28 @@ def test_a_row_that_cannot_be_dealt_is_refused_with_a_length_that_can() -> None:
 def test_attention_equals_one_device_under_any_mask(ranks: RankPool, kind: str, count: int) -> None:
     for found in ranks(count).run(f"{CASES}:attention", kind=kind, looks=list(LOOKS), heads=list(HEADS)):
         assert {case: e for case, e in found.items() if e > 1e-12} == {}
+
+
+@pytest.mark.parametrize(
+    ("kind", "forward"),
+    [
+        # k and v of the whole row: 2 heads × 8 tokens × (4 + 4) numbers × 8 bytes, in one message
+        ("allgather", [("all_gather", 1024)]),
+        # q, k and v of this rank's tokens: 8 heads × 4 tokens × 4 numbers; then the output of 4 heads
+        ("ulysses", [("all_to_all", 1024), ("all_to_all", 512)]),
+    ],
+)
+def test_a_layer_costs_these_messages_and_their_mirror_images(
+    ranks: RankPool, kind: str, forward: list[tuple[str, int]]
+) -> None:
+    back = [("reduce_scatter" if op == "all_gather" else op, size) for op, size in reversed(forward)]
+    for calls in ranks(2).run(f"{CASES}:traffic", kind=kind):
+        assert calls == forward + back
+
+
+def test_ring_is_refused_by_name_with_what_runs(ranks: RankPool) -> None:
+    assert ranks(2).run(f"{CASES}:refused", kind="ring", heads=4) == [(2, "--layout cp=2:allgather")] * 2
+
+
+def test_ulysses_refuses_heads_that_it_cannot_share(ranks: RankPool) -> None:
+    assert ranks(2).run(f"{CASES}:refused", kind="ulysses", heads=3) == [(10, "--layout cp=2:allgather")] * 2
