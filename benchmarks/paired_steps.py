@@ -106,7 +106,7 @@ def _by_hand(layout: Layout, job: Job, batch: dict[str, torch.Tensor]) -> Any:
         model = DistributedDataParallel(model)
     if layout.degree("fsdp") > 1:
         mesh = init_device_mesh("cpu", (layout.degree("fsdp"),))
-        for block in model.layers:  # type: ignore[union-attr]
+        for block in model.layers.values():  # type: ignore[operator]
             fully_shard(block, mesh=mesh)
         fully_shard(model, mesh=mesh)
     optimizer = torch.optim.AdamW(

@@ -32,13 +32,18 @@ class Fill:
 
 
 def fill_rule(name: str, widths: ModelWidths) -> Fill:
-    """GPT-2's rule (Radford et al. 2019): std 0.02, residual outputs divided by sqrt(2 · layers)."""
-    owner, _, kind = name.rpartition(".")
+    """GPT-2's rule (Radford et al. 2019): std 0.02, residual outputs divided by sqrt(2 · layers).
+
+    Learned positions and routers are weights like the others. Residual outputs are those of attention, of the dense
+    feed-forward and of every expert, whose weights are stacked under the name of the projection itself.
+    """
+    parts = name.split(".")
+    kind = parts.pop() if parts[-1] in ("weight", "bias") else "weight"
     if kind == "bias":
         return Fill()
-    if owner.endswith("norm"):
+    if parts[-1].endswith("norm"):
         return Fill(constant=1.0)
-    if owner.endswith(("o_proj", "down_proj")):
+    if parts[-1] in ("o_proj", "down_proj"):
         return Fill(std=0.02 / math.sqrt(2 * widths.num_hidden_layers))
     return Fill(std=0.02)
 

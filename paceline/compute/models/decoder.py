@@ -75,7 +75,7 @@ def attention_of(widths: ModelWidths, seams: Seams) -> nn.Module:
 def feed_forward_of(widths: ModelWidths, layer: int, seams: Seams, balance: Any) -> nn.Module:
     """The feed-forward of a layer: dense, or a mixture of experts."""
     if has_experts(widths, layer):
-        from paceline.compute.models.moe import MoE  # type: ignore[import-not-found]
+        from paceline.compute.models.moe import MoE
 
         return MoE(widths, layer, seams, balance)
     return MLP(widths, widths.intermediate_size, seams.stream)
