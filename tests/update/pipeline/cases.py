@@ -1,0 +1,83 @@
+"""What the ranks of the pipeline tests run."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule, fully_shard
+
+from paceline.deliver.wire.world import World
+from paceline.ledger.spans import CallRow, Ledger
+from paceline.plan.layout import Layout
+from paceline.update.pipeline.runtime import Pipelined
+from tests.update.pipeline.toy import LENGTH, ROWS, WIDTH, Toy, batches, valid
+
+
+def mesh_of(world: World, layout: Layout) -> tuple[dist.ProcessGroup, Any]:
+    """The pipeline's group, and the mesh of fsdp where there is one."""
+    axes = {"pp": layout.pp} | ({"fsdp": layout.fsdp} if layout.fsdp > 1 else {})
+    mesh = world.mesh(axes)
+    return mesh.get_group("pp"), mesh["fsdp"] if layout.fsdp > 1 else None
+
+
+def stages_of(layout: Layout, layers: int, at: int) -> tuple[list[int], list[nn.Module]]:
+    """The stages of one pp coordinate, cut by ``Layout.stage_layers``."""
+    cut = layout.stage_layers(layers)
+    mine = [stage for stage in range(layout.stages) if layout.stage_rank(stage) == at]
+    return mine, [Toy(cut[s], embeds=s == 0, predicts=s == layout.stages - 1) for s in mine]
+
+
+def shard(module: nn.Module, mesh: Any, zero: str) -> None:
+    """As ``deliver/fsdp.py`` does: each layer a unit, the rest of the stage the root."""
+    for unit in (*module.layers.values(), module):  # type: ignore[operator]
+        fully_shard(unit, mesh=mesh, reshard_after_forward=zero == "zero3")
+    for part in module.modules():
+        if isinstance(part, FSDPModule):
+            part.set_gradient_divide_factor(1.0)
+            part.set_force_sum_reduction_for_comms(True)
+
+
+def step(
+    world: World, *, layout: str, layers: int, micro_batches: int, calls: int = 1, documents: bool = True
+) -> dict[str, Any]:
+    """Gradients and loss of ``calls`` rounds over this rank's stages, and what was sent."""
+    ledger = Ledger(None)
+    rows: list[CallRow] = []
+    ledger.call = rows.append  # type: ignore[assignment,method-assign]
+    world.recorder.ledger = ledger
+    parsed = Layout.parse(layout)
+    group, shards = mesh_of(world, parsed)
+    at = dist.get_rank(group)
+    numbers, modules = stages_of(parsed, layers, at)
+    data_rank = 0 if shards is None else shards.get_local_rank()
+    if shards is not None:
+        for module in modules:
+            shard(module, shards, parsed.zero)
+    shape = (ROWS, LENGTH, WIDTH)
+    run = Pipelined(modules, numbers, parsed, group, torch.device("cpu"), micro_batches, shape, torch.float64)
+    total = parsed.fsdp * micro_batches * calls
+    everything = batches(total, documents=documents)
+    mine = everything[data_rank :: parsed.fsdp]
+    loss = torch.zeros((), dtype=torch.float64)
+    for k in range(calls):
+        loss += run.forward_backward(mine[k * micro_batches : (k + 1) * micro_batches], valid(everything))
+    gradients = {name: p.grad for module in modules for name, p in module.named_parameters()}
+    evaluated = sum(run.forward_only(batch) for batch in mine[:2])
+    return {
+        "at": at,
+        "loss": float(loss),
+        "evaluated": float(evaluated),
+        "gradients": {name: whole(grad) for name, grad in gradients.items()},
+        "sent": Counter((row.axis, row.op, row.bytes) for row in rows),
+    }
+
+
+def whole(gradient: Tensor | None) -> Tensor | None:
+    """The full tensor of a shard."""
+    return (
+        None if gradient is None else gradient.full_tensor() if hasattr(gradient, "full_tensor") else gradient
+    )
