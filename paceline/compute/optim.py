@@ -17,17 +17,16 @@ def build_optimizer(
 
     Args:
         parameters: (name, parameter) pairs, each parameter once; sharded parameters keep their global rank,
-            so "matrix" means the same on every layout.
+            so "matrix" means the same on every layout. Sharded and whole ones are groups apart, since one fused
+            kernel takes only one kind.
         table: the job's ``[optimizer]``; the learning rate is set every step by the schedule.
     """
-    matrices: list[Tensor] = []
-    vectors: list[Tensor] = []
+    kinds: dict[tuple[bool, type], list[Tensor]] = {}
     for _, parameter in parameters:
-        (matrices if parameter.ndim >= 2 else vectors).append(parameter)
+        kinds.setdefault((parameter.ndim >= 2, type(parameter.data)), []).append(parameter)
     groups = [
-        {"params": group, "weight_decay": decay}
-        for group, decay in ((matrices, table.weight_decay), (vectors, 0.0))
-        if group
+        {"params": group, "weight_decay": table.weight_decay if matrices else 0.0}
+        for (matrices, _), group in kinds.items()
     ]
     if table.name == "sgd":
         return torch.optim.SGD(groups, lr=table.lr, momentum=table.momentum)
