@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from typing import Any
 
@@ -9,11 +10,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.pipelining import PipelineStage
 
 from paceline.deliver.wire.world import World
 from paceline.ledger.spans import CallRow, Ledger
 from paceline.plan.layout import Layout
-from paceline.update.pipeline.runtime import Pipelined
+from paceline.update.pipeline.runtime import SCHEDULES, Pipelined
 from tests.update.pipeline.toy import LENGTH, ROWS, WIDTH, Toy, batches, valid
 
 
@@ -81,3 +83,54 @@ def whole(gradient: Tensor | None) -> Tensor | None:
     return (
         None if gradient is None else gradient.full_tensor() if hasattr(gradient, "full_tensor") else gradient
     )
+
+
+def traffic(world: World, *, layout: str, layers: int, micro_batches: int) -> dict[tuple[str, str], int]:
+    """Collectives of the second of two steps, by axis and operation."""
+    ledger = Ledger(None)
+    rows: list[CallRow] = []
+    ledger.call = rows.append  # type: ignore[assignment,method-assign]
+    world.recorder.ledger = ledger
+    parsed = Layout.parse(layout)
+    group, shards = mesh_of(world, parsed)
+    numbers, modules = stages_of(parsed, layers, dist.get_rank(group))
+    for module in modules:
+        shard(module, shards, parsed.zero)
+    shape = (ROWS, LENGTH, WIDTH)
+    run = Pipelined(modules, numbers, parsed, group, torch.device("cpu"), micro_batches, shape, torch.float64)
+    parts = batches(micro_batches)
+    run.forward_backward(parts, valid(parts))
+    dist.barrier()
+    began = time.monotonic()
+    run.forward_backward(parts, valid(parts))
+    return Counter((row.axis, row.op) for row in list(rows) if row.enter_s >= began)
+
+
+def as_torch_does(world: World, *, layout: str, layers: int, micro_batches: int) -> dict[str, Any]:
+    """The same step by torch's own stage, nothing of ours set: which gradients come out."""
+    parsed = Layout.parse(layout)
+    group, shards = mesh_of(world, parsed)
+    numbers, modules = stages_of(parsed, layers, dist.get_rank(group))
+    everything = batches(parsed.fsdp * micro_batches)
+    mine = everything[shards.get_local_rank() :: parsed.fsdp]
+    divisor = valid(everything)
+    stream = torch.empty(ROWS, LENGTH, WIDTH, dtype=torch.float64, device="meta", requires_grad=True)
+    stages = []
+    for number, module in zip(numbers, modules, strict=True):
+        shard(module, shards, parsed.zero)
+        takes = torch.empty(ROWS, LENGTH, dtype=torch.int64, device="meta") if number == 0 else stream
+        gives = stream if number < parsed.stages - 1 else stream.new_empty((), requires_grad=True)
+        cpu = torch.device("cpu")
+        stages.append(
+            PipelineStage(
+                module, number, parsed.stages, cpu, input_args=takes, output_args=gives, group=group
+            )
+        )
+    schedule = SCHEDULES[parsed.schedule](
+        stages, micro_batches, loss_fn=lambda loss, _: loss / divisor, scale_grads=False
+    )
+    batch = {name: torch.cat([part[name] for part in mine]) for name in mine[0]}
+    tokens = batch.pop("tokens")
+    first = (tokens,) if numbers[0] == 0 else ()
+    schedule.step(*first, target=torch.zeros(micro_batches), return_outputs=False, **batch)
+    return {n: whole(p.grad) for module in modules for n, p in module.named_parameters()}
