@@ -4,6 +4,8 @@ Cost, for each layer, of k+v = B·G·T·(K+V) elements: *allgather* one all-gath
 backward. *ulysses* two all-to-alls forward (q, k and v there, the output back), two backward; its keys are not
 repeated in memory, but heads must divide. Both are exact under any mask.
 
+A compiled caller breaks its graph here once: masks are kept in the look, and the kernel is fused already.
+
 Legend: B batch, H query heads, G key/value heads, T tokens of a row that are here, S of the whole row, C tokens of
 a chunk, K head dim, V value head dim (with latent attention not K), n ranks of the group.
 """
@@ -35,6 +37,7 @@ class Gathered:
     group: dist.ProcessGroup
     _rows: dict[tuple[int, torch.device], tuple[Tensor, ...]] = field(default_factory=dict, repr=False)
 
+    @torch.compiler.disable
     def __call__(self, q_BHTK: Tensor, k_BGTK: Tensor, v_BGTV: Tensor, look: Look) -> Tensor:
         n = self.group.size()
         both = gather(torch.cat((k_BGTK, v_BGTV), -1), ROW, self.group)
@@ -71,6 +74,7 @@ class Ulysses:
 
     group: dist.ProcessGroup
 
+    @torch.compiler.disable
     def __call__(self, q_BHTK: Tensor, k_BGTK: Tensor, v_BGTV: Tensor, look: Look) -> Tensor:
         n = self.group.size()
         check_heads(q_BHTK.shape[1], n)

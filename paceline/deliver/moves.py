@@ -5,8 +5,8 @@ the backward of an exchange is the exchange back. Everything that a rank sends i
 dimension is the first that is not 1 nothing is copied for it.
 
 Title of the hard why: *a compiler must not look inside*. torch.compile would trace the collectives into its own
-functional ones, which bypass nothing but also know nothing of the wire; so a compiled caller breaks its graph
-here, which is where the rank waits for its peers anyway.
+functional ones and choose their order; so a compiled caller breaks its graph here, where the rank waits for its
+peers anyway.
 
 Legend: n ranks of the group; a part is what one rank has of ``dim``, all parts of one size.
 """
@@ -18,6 +18,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+
+# torch 2.13 has new names for both, and warns of the old ones.
+_all_gather_into = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+_reduce_scatter_into = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
 
 def gather(part: Tensor, dim: int, group: dist.ProcessGroup) -> Tensor:
@@ -80,14 +84,14 @@ class _Exchange(torch.autograd.Function):
 def _all_gather(part: Tensor, dim: int, group: dist.ProcessGroup) -> Tensor:
     part = part.contiguous()
     parts = part.new_empty((group.size(), *part.shape))
-    dist.all_gather_into_tensor(parts.view(-1), part.view(-1), group=group)
+    _all_gather_into(parts.view(-1), part.view(-1), group=group)
     return parts.movedim(0, dim).flatten(dim, dim + 1)
 
 
 def _whole_to_part(terms: Tensor, dim: int, group: dist.ProcessGroup) -> Tensor:
     parts = terms.unflatten(dim, (group.size(), -1)).movedim(dim, 0).contiguous()
     mine = parts.new_empty(parts.shape[1:])
-    dist.reduce_scatter_tensor(mine.view(-1), parts.view(-1), group=group)
+    _reduce_scatter_into(mine.view(-1), parts.view(-1), group=group)
     return mine
 
 

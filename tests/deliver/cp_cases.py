@@ -5,13 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch._dynamo
+import torch.distributed as dist
 from torch import Tensor
 
-from paceline.compute.seams import Look, plain_attention
+from paceline.compute.models.decoder import Decoder
+from paceline.compute.seams import Look, Seams, plain_attention
 from paceline.deliver import cp
 from paceline.deliver.wire.world import World
 from paceline.ledger.outcome import Refused
 from tests.deliver.moves_cases import calls_of, drawn, error, group_of, poisoned
+from tests.tiny import VOCAB, tiny_widths
 
 BATCH, LENGTH = 3, 16
 
@@ -101,3 +105,66 @@ def refused(world: World, kind: str, heads: int) -> tuple[int, str]:
     except Refused as error:
         return error.exit_code, error.use
     raise AssertionError("not refused")
+
+
+VALID: dict[str, slice] = {
+    "all": slice(None),
+    "second half": slice(LENGTH // 2, None),
+    "one rank's": slice(0, 2),  # of the first rank's first chunk only: the others have none
+    "none": slice(0, 0),
+}
+
+
+def batch_of(valid: str, documents: bool) -> dict[str, Tensor]:
+    gen = torch.Generator().manual_seed(3)
+    stream = torch.randint(0, VOCAB, (BATCH, LENGTH + 1), generator=gen)
+    targets = torch.full((BATCH, LENGTH), -100)
+    targets[:, VALID[valid]] = stream[:, 1:][:, VALID[valid]]
+    batch = {"tokens": stream[:, :-1].contiguous(), "targets": targets}
+    if documents:
+        segments = ragged_documents()
+        index = torch.arange(LENGTH).expand(BATCH, -1)
+        starts = torch.where(segments.diff(dim=1, prepend=segments[:, :1]) > 0, index, 0).cummax(1).values
+        batch |= {"segments": segments, "positions": index - starts}
+    return batch
+
+
+def model_of(attend: Any = plain_attention, compiled: bool = False) -> Decoder:
+    widths = tiny_widths(
+        num_hidden_layers=2, sliding_window=5, layer_types=("sliding_attention", "full_attention")
+    )
+    model = Decoder(widths, torch.float64, Seams(attend=attend)).double()
+    for i, parameter in enumerate(model.parameters()):
+        parameter.data = 0.3 * drawn(*parameter.shape, seed=i)
+    if compiled:
+        for layer in model.layers.values():
+            layer.compile(backend="aot_eager")
+    return model
+
+
+def decoder(world: World, kind: str, valid: str, documents: bool, compiled: bool = False) -> float:
+    """The loss and every gradient of a small decoder, summed over the ranks, against one device."""
+    torch._dynamo.reset()
+    group = group_of(world)
+    batch = batch_of(valid, documents)
+    model = model_of(cp.attention(kind, group), compiled)
+    mine = cp.take(batch, world.size, world.rank)
+    with poisoned():
+        loss = _loss(model, mine)
+        loss.backward()
+    plain = model_of()
+    wanted = _loss(plain, batch)
+    wanted.backward()
+    total = loss.detach().clone()
+    dist.all_reduce(total, group=group)
+    errors = [error(total, wanted.detach())]
+    for parameter, reference in zip(model.parameters(), plain.parameters(), strict=True):
+        assert parameter.grad is not None
+        assert reference.grad is not None
+        dist.all_reduce(parameter.grad, group=group)
+        errors.append(error(parameter.grad, reference.grad) / max(1.0, float(reference.grad.abs().max())))
+    return max(errors)
+
+
+def _loss(model: Decoder, batch: dict[str, Tensor]) -> Tensor:
+    return model(batch["tokens"], batch.get("positions"), batch.get("segments"), batch["targets"])

@@ -86,3 +86,19 @@ def test_ring_is_refused_by_name_with_what_runs(ranks: RankPool) -> None:
 
 def test_ulysses_refuses_heads_that_it_cannot_share(ranks: RankPool) -> None:
     assert ranks(2).run(f"{CASES}:refused", kind="ulysses", heads=3) == [(10, "--layout cp=2:allgather")] * 2
+
+
+@pytest.mark.parametrize("kind", ["allgather", "ulysses"])
+@pytest.mark.parametrize("valid", ["all", "second half", "one rank's", "none"])
+@pytest.mark.parametrize("documents", [False, True], ids=["one document", "documents"])
+def test_a_decoder_equals_one_device_wherever_its_valid_tokens_are(
+    ranks: RankPool, kind: str, valid: str, documents: bool
+) -> None:
+    """B008, B058: masked prompts, and ranks without a valid token, which weigh zero and give no NaN."""
+    found = ranks(2).run(f"{CASES}:decoder", kind=kind, valid=valid, documents=documents)
+    assert max(found) <= 1e-12
+
+
+def test_a_compiled_block_gives_the_same(ranks: RankPool) -> None:
+    options = {"kind": "allgather", "valid": "all", "documents": True, "compiled": True}
+    assert max(ranks(2).run(f"{CASES}:decoder", timeout_s=180, **options)) <= 1e-12
