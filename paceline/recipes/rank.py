@@ -124,6 +124,7 @@ def _assemble(
             brief.peak_flops,
             feed.train.rows,
             brief.usd_per_device_hour,
+            (mesh.at["pp"], mesh.layout.pp),
         ),
         brief.attempt,
         report if number == 0 else None,

@@ -41,7 +41,8 @@ class StepResult:
     """One optimizer step as every rank knows it.
 
     ``loss`` is nats per valid target token of the global batch, ``grad_norm`` before clipping; ``carried`` is the
-    sum over ranks of what the caller sent along with the first reduction, ``decisions`` of the second.
+    sum over ranks of what the caller sent along with the first reduction, ``decisions`` of the second. ``aux_loss``
+    and ``load_max`` are those of this stage's experts, None without experts.
     """
 
     loss: float
@@ -50,10 +51,15 @@ class StepResult:
     carried: tuple[float, ...]
     decisions: tuple[float, ...]
     verdict: Verdict | None
+    aux_loss: float | None = None
+    load_max: float | None = None
 
 
 class Routers(Protocol):
     """What a mixture of experts needs of a step (``compute/models/balance.py``)."""
+
+    aux_loss: Tensor | None
+    load_max: Tensor | None
 
     def weigh(self, scale: Tensor) -> None:
         """Before the forward: by what the balance loss's gradient is multiplied, 1 / valid tokens."""
@@ -145,9 +151,13 @@ class EveryStep:
             self.optimizer.zero_grad(set_to_none=True)
             del gradients, counted  # freed here, where its time is booked
             self._balance(verdict is None)
-            return StepResult(
-                loss, norm, Counts(valid, target_bytes, rows), tuple(rest), tuple(decided), verdict
-            )
+            counts = Counts(valid, target_bytes, rows)
+            return StepResult(loss, norm, counts, tuple(rest), tuple(decided), verdict, *self._routing())
+
+    def _routing(self) -> tuple[float | None, float | None]:
+        if self.router is None or self.router.aux_loss is None or self.router.load_max is None:
+            return None, None
+        return float(self.router.aux_loss), float(self.router.load_max)
 
     def _balance(self, updated: bool) -> None:
         if self.router is None:

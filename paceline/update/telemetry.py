@@ -14,8 +14,10 @@ from typing import Any
 from paceline.ledger.spans import Account
 from paceline.update.every_step import StepResult
 
-CARRIED = ("wall_s", "deliver_s", "data_s")
-"""Seconds of a rank's last step that travel with the next reduction, in this order."""
+CARRIED = ("wall_s", "deliver_s", "data_s", "bubble_s", "aux_loss")
+"""What of a rank's last step travels with the next reduction, in this order: seconds, and the rank's share of the
+balance loss. After them one number for each pipeline rank: its busiest expert's load, which is no sum, so that each
+has its own place."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +25,8 @@ class RunFacts:
     """What does not change during a run and turns seconds into rates.
 
     ``flops_per_token`` forward and backward, model FLOPs; ``peak_flops`` of one device in the job's precision, None
-    when it is not known (then there is no MFU); ``rows_per_epoch`` in sequences.
+    when it is not known (then there is no MFU); ``rows_per_epoch`` in sequences; ``pipeline`` is this rank's place on
+    the pp axis and its degree.
     """
 
     world_size: int
@@ -32,6 +35,7 @@ class RunFacts:
     peak_flops: float | None
     rows_per_epoch: int
     usd_per_device_hour: float | None = None
+    pipeline: tuple[int, int] = (0, 1)
 
 
 @dataclass
@@ -47,11 +51,14 @@ class Telemetry:
     productive_s: float = 0.0
     memory_gib: tuple[float, float] = (0.0, 0.0)
     _held: dict[str, Any] | None = None
-    _mine: tuple[float, ...] = field(default=(0.0,) * len(CARRIED))
+    _mine: tuple[float, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._mine = (0.0,) * (len(CARRIED) + self.facts.pipeline[1])
 
     @property
     def carried(self) -> tuple[float, ...]:
-        """This rank's seconds of the last step, to be summed over ranks."""
+        """This rank's share of what all ranks need to know of the last step, to be summed over them."""
         return self._mine
 
     def step(self, step: int, rate: float, result: StepResult, accounts: Mapping[Account, float]) -> None:
@@ -62,11 +69,21 @@ class Telemetry:
             wall_s,
             sum(s for (phase, _), s in accounts.items() if phase == "deliver"),
             accounts.get(("idle", "data"), 0.0),
+            accounts.get(("idle", "bubble"), 0.0),
+            *self._routing(result),
         )
         self.productive_s += wall_s
         self.tokens += result.counts.valid_tokens
         self.samples += result.counts.rows
         self._held = self._row(step, rate, result, wall_s)
+
+    def _routing(self, result: StepResult) -> tuple[float, ...]:
+        """This rank's share of the balance loss, and its stage's load at the stage's place; zeros without experts."""
+        place, stages = self.facts.pipeline
+        share = stages / self.facts.world_size  # all ranks of a stage say the same
+        loads = [0.0] * stages
+        loads[place] = (result.load_max or 0.0) * share
+        return ((result.aux_loss or 0.0) * share, *loads)
 
     def remember_memory(self, reserved_gib: float, allocated_gib: float) -> None:
         """The worst rank's peaks so far; the held row has them too."""
@@ -84,10 +101,14 @@ class Telemetry:
         row, self._held = self._held, None
         if row is None:
             return
-        wall_s, deliver_s, data_s = carried
+        wall_s, deliver_s, data_s, bubble_s, aux_loss, *loads = carried
         if wall_s > 0:
             row["exposed_communication"] = deliver_s / wall_s
             row["data_wait"] = data_s / wall_s
+            if self.facts.pipeline[1] > 1:
+                row["bubble"] = bubble_s / wall_s
+        if max(loads) > 0:
+            row["aux_loss"], row["expert_load_max"] = aux_loss, max(loads)
         if self.emit is not None:
             self.emit(row)
 

@@ -142,30 +142,31 @@ class Decoder(nn.Module):
     def forward(
         self,
         x: Tensor,
-        positions_BT: Tensor | None = None,
-        segments_BS: Tensor | None = None,
-        targets_BT: Tensor | None = None,
+        positions: Tensor | None = None,
+        segments: Tensor | None = None,
+        targets: Tensor | None = None,
     ) -> Tensor:
         """What the part makes of ``x``.
 
         Args:
             x: token ids [B, T], int64, of a part that embeds; else the residual stream [B, P, D].
-            positions_BT: position of each token in its document, int; None = 0 … T-1, which a part that does not
-                embed can only know where P is T.
-            segments_BS: document of each token of the whole row, int; attention stays inside one. None = one.
-            targets_BT: token to predict, -100 = none. Inner parts with experts read only which are valid.
+            positions: of each token in its document [B, T], int; None = 0 … T-1.
+            segments: document of each token of the whole row, int; attention stays inside one. None = one.
+            targets: token to predict [B, T], -100 = none. Inner parts with experts read only which are valid.
 
         Returns:
             The residual stream [B, P, D] of a part that does not predict; else with targets the sum of their
             losses, nats, scalar; else logits [B, T, V] (of the rows of the vocabulary that are here).
         """
-        x_BPD = self._embed(x, positions_BT) if self.part.embeds else x
-        rotation = self._rotation(x.shape[1], x.device, positions_BT, segments_BS)
-        counted_BP = self._counted(targets_BT)
-        looks = _Looks(segments_BS, self.widths.attn_logit_softcapping)
+        # a part of the stream may be shorter than the row's tokens, of which there is a target each
+        length = x.shape[1] if targets is None else targets.shape[1]
+        x_BPD = self._embed(x, positions) if self.part.embeds else x
+        rotation = self._rotation(length, x.device, positions, segments)
+        counted_BP = self._counted(targets)
+        looks = _Looks(segments, self.widths.attn_logit_softcapping)
         for layer in self.layers.values():
             x_BPD = layer(x_BPD, rotation, looks[layer.window], counted_BP)  # type: ignore[index]
-        return self._predict(x_BPD, targets_BT) if self.part.predicts else x_BPD
+        return self._predict(x_BPD, targets) if self.part.predicts else x_BPD
 
     def _embed(self, tokens_BT: Tensor, positions_BT: Tensor | None) -> Tensor:
         stream, vocabulary = self.seams.stream, self.seams.vocabulary
