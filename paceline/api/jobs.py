@@ -72,6 +72,7 @@ def check_job(job: str | Path, sets: Sets = ()) -> Loaded:
             widths=found.model.widths(found.model.own_vocab_size() or 1),
             global_batch=found.train.global_batch_size,
             optimizer=found.optimizer.name,
+            sequence_length=found.data.sequence_length,
         ),
         where,
     )

@@ -195,8 +195,6 @@ def _experts(have: dict[str, Any]) -> None:
     if dense >= layers:
         rule = "first_k_dense_replace is below num_hidden_layers: at least one layer has experts"
         raise _refused("first_k_dense_replace", f"{dense}; {layers} layers", rule, str(layers - 1))
-    if not have.get("gated_mlp", True):
-        raise _refused("gated_mlp", "false", "experts are gated", "true")
     if have.get("mlp_bias"):
         raise _refused("mlp_bias", "true", "experts have no bias", "false")
 

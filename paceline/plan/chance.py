@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 
 NINETY = 1.6449  # standard deviations on each side of a 90 % interval
-PARTS = ("compute", "deliver", "update", "host")
+PARTS = ("compute", "deliver", "update", "host", "idle")
 
 
 def sigma(seconds: Mapping[str, float], part_sigma: Mapping[str, float]) -> float:

@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from paceline.plan import chance
 from paceline.plan.answer import GIB, Candidate, Rejection
 from paceline.plan.cluster import Cluster
 from paceline.plan.cost.step import estimate, memory_of
 from paceline.plan.cost.terms import Estimate
-from paceline.plan.facts import JobFacts
+from paceline.plan.facts import JobFacts, cpp_compiler
 from paceline.plan.layout import Layout
 from paceline.plan.rules import Facts, first_broken, repair
 from paceline.plan.speed.speeds import Speeds
@@ -40,7 +41,7 @@ class Question:
     budget_usd: float | None = None
     optimizer: str = "adamw"
 
-    @property
+    @cached_property
     def rule_facts(self) -> Facts:
         return Facts(
             widths=self.facts.work.widths,
@@ -49,6 +50,8 @@ class Question:
             hosts=self.cluster.hosts,
             cpu=self.cluster.is_cpu,
             optimizer=self.optimizer,
+            sequence_length=self.facts.work.sequence_length,
+            compiler=cpp_compiler() if self.cluster.is_cpu and self.cluster.visible else None,
         )
 
 
@@ -114,7 +117,12 @@ def price(question: Question, layout: Layout) -> Candidate:
         usd=None if price_hour is None or hours is None else hours[1] * world * price_hour,
         hours=hours,
         terms={f"{part}_s": value for part, value in found.seconds.items()}
-        | {"hidden_s": found.hidden_s, "padding_s": found.padding_s, "sent_bytes": found.sent_bytes},
+        | {
+            "hidden_s": found.hidden_s,
+            "padding_s": found.padding_s,
+            "recompute_s": found.recompute_s,
+            "sent_bytes": found.sent_bytes,
+        },
         scope=cluster.scope(world),
     )
 

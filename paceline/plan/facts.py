@@ -88,6 +88,13 @@ def job_facts(
     )
 
 
+def cpp_compiler() -> bool:
+    """Whether this machine has a C++ compiler, with which torch.compile builds its kernels for a CPU."""
+    import shutil
+
+    return any(shutil.which(name) for name in ("g++", "clang++", "c++"))
+
+
 def _model_name(job: Job) -> str:
     return str(job.model.preset or job.model.hf or job.model.python or "own widths")
 

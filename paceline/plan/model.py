@@ -1,9 +1,12 @@
 """Widths and depth of our decoder → parameters, FLOPs and activation bytes. Arithmetic, no torch.
 
-The parameter count is exact. FLOPs follow ``CONVENTION``. Activation bytes are those that autograd keeps
-for our own decoder in eager mode, tensor by tensor (``tests/plan/test_model.py`` holds them to a traced
-forward); attention runs through SDPA's flash-like kernels, so there is no term in the square of the
-sequence.
+The parameter count is exact (``tests/plan/test_model.py`` holds it to the real module). FLOPs follow
+``CONVENTION``. Activation bytes are those that autograd keeps for our own decoder in eager mode, tensor by
+tensor; attention runs through SDPA's flash-like kernels, so there is no term in the square of the sequence.
+
+Layers of one *kind* are alike: with or without experts, sliding or full attention. A kind is itself written as
+widths, of a model that has that kind only; so is the part of a kind that one rank holds under tp and ep. What is
+said here of a layer is said of the widths of its kind.
 
 Legend: h hidden, q query width (heads · head_dim), k key/value width, f feed-forward, V vocabulary, s
 sequence, w bytes of the compute type, W bytes of its wide type (float32, or float64 for float64).
@@ -11,12 +14,16 @@ sequence, w bytes of the compute type, W bytes of its wide type (float32, or flo
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from paceline.job.presets import ModelWidths
+
+Widths = ModelWidths
 
 CONVENTION = (
-    "6 FLOPs a multiply-add weight (forward and backward), embedding lookup 0, "
-    "causal attention half (6·q·s), recompute not counted"
+    "6 FLOPs a multiply-add weight (forward and backward), of the experts that see a token; embedding lookup 0, "
+    "causal attention half (6·q·s), inside its window where there is one; recompute not counted"
 )
 """How FLOPs are counted here; the manifest repeats it beside every MFU."""
 
@@ -25,70 +32,172 @@ WIDE_BYTES = {"bf16": 4, "fp32": 4, "fp64": 8}
 MASTER_BYTES = WIDE_BYTES
 """Master weights and gradients: float32, or float64 for float64."""
 
+LOSS_CHUNK = 1 << 23
+"""Logits that the loss holds at once (``compute/loss.py``)."""
 
-class Widths(Protocol):
-    """What is needed of ``job.presets.ModelWidths``: the names of Hugging Face's ``config.json``."""
+
+@dataclass(frozen=True)
+class LayerParameters:
+    """One layer, by what cuts a weight: ``heads`` and ``features`` go with tp, ``experts`` with ep and etp."""
+
+    heads: int
+    features: int
+    experts: int
+    whole: int
 
     @property
-    def vocab_size(self) -> int: ...
+    def dense(self) -> int:
+        """All that is not the routed experts'."""
+        return self.heads + self.features + self.whole
+
     @property
-    def hidden_size(self) -> int: ...
-    @property
-    def intermediate_size(self) -> int: ...
-    @property
-    def num_hidden_layers(self) -> int: ...
-    @property
-    def num_attention_heads(self) -> int: ...
-    @property
-    def num_key_value_heads(self) -> int: ...
-    @property
-    def head_dim(self) -> int: ...
-    @property
-    def tie_word_embeddings(self) -> bool: ...
-    @property
-    def attention_bias(self) -> bool: ...
+    def total(self) -> int:
+        return self.dense + self.experts
 
 
 @dataclass(frozen=True)
 class Parameters:
-    """Parameter counts by group; ``layer`` is one block."""
+    """Parameter counts of a model. ``layers``: each kind's layer, and how many there are."""
 
     embedding: int
-    attention: int
-    mlp: int
-    norms: int
-    layers: int
+    positions: int
+    layers: tuple[tuple[LayerParameters, int], ...]
     final_norm: int
     head: int
 
     @property
-    def layer(self) -> int:
-        """One block: attention, feed-forward and its two norms."""
-        return self.attention + self.mlp + self.norms
-
-    @property
     def outer(self) -> int:
-        """Everything outside the blocks: embedding, last norm, head unless tied."""
-        return self.embedding + self.final_norm + self.head
+        """Everything outside the blocks: embedding, positions, last norm, head unless tied."""
+        return self.embedding + self.positions + self.final_norm + self.head
 
     @property
     def total(self) -> int:
-        return self.layers * self.layer + self.outer
+        return self.outer + sum(layer.total * count for layer, count in self.layers)
+
+    @property
+    def experts(self) -> int:
+        """Of all routed experts."""
+        return sum(layer.experts * count for layer, count in self.layers)
+
+
+Kinds = tuple[tuple[Widths, tuple[int, ...]], ...]
+
+
+@lru_cache(maxsize=256)
+def kinds(widths: Widths) -> Kinds:
+    """The kinds of layers, in order of their first, each as widths of such layers only, with their numbers."""
+    found: dict[tuple[bool, bool], list[int]] = {}
+    for layer in range(widths.num_hidden_layers):
+        moe = widths.num_experts > 0 and layer >= widths.first_k_dense_replace
+        types = widths.layer_types
+        slides = widths.sliding_window is not None and (types is None or types[layer] != "full_attention")
+        found.setdefault((moe, slides), []).append(layer)
+    return tuple((_kind(widths, *which), tuple(layers)) for which, layers in found.items())
+
+
+def _kind(widths: Widths, moe: bool, slides: bool) -> Widths:
+    """``intermediate_size`` of a kind is the MLP that every token meets: with experts, the shared ones."""
+    uniform = replace(widths, layer_types=None, first_k_dense_replace=0)
+    if not slides:
+        uniform = replace(uniform, sliding_window=None)
+    if moe:
+        return replace(uniform, intermediate_size=widths.n_shared_experts * widths.moe_intermediate_size)
+    return replace(uniform, num_experts=0, num_experts_per_tok=0, n_shared_experts=0, moe_intermediate_size=0)
+
+
+@lru_cache(maxsize=4096)
+def cut(kind: Widths, tp: int, ep: int = 1, etp: int = 1) -> Widths:
+    """What the fullest rank holds of a kind (or of the vocabulary): its heads, features, rows and experts.
+
+    The router knows all experts whatever ``ep`` is: :func:`layer_parameters` of a cut kind leaves that out.
+    """
+    if tp == ep == etp == 1:
+        return kind
+    return replace(
+        kind,
+        num_attention_heads=_part(kind.num_attention_heads, tp),
+        num_key_value_heads=_part(kind.num_key_value_heads, tp),
+        intermediate_size=_part(kind.intermediate_size, tp),
+        vocab_size=_part(kind.vocab_size, tp),
+        num_experts=_part(kind.num_experts, ep),
+        moe_intermediate_size=_part(kind.moe_intermediate_size, etp),
+    )
+
+
+def _part(size: int, degree: int) -> int:
+    """The larger part of a balanced cut; fewer units than ranks are repeated."""
+    return -(-size // degree)
+
+
+def held_layer(kind: Widths, tp: int = 1, ep: int = 1, etp: int = 1) -> LayerParameters:
+    """One layer of a kind as the fullest rank holds it; its router is whole."""
+    found = layer_parameters(cut(kind, tp, ep, etp))
+    router = (kind.num_experts - -(-kind.num_experts // ep)) * kind.hidden_size
+    return replace(found, whole=found.whole + router)
+
+
+def held_outer(widths: Widths, tp: int = 1, *, embeds: bool = True, predicts: bool = True) -> tuple[int, int]:
+    """(cut by tp, whole) of what the fullest rank of a stage holds outside the layers."""
+    rows = -(-widths.vocab_size // tp) * widths.hidden_size
+    tied = widths.tie_word_embeddings
+    tables = 1 if tied and (embeds or predicts) else embeds + predicts
+    positions = widths.max_position_embeddings * widths.hidden_size
+    absolute = embeds and widths.position_embedding_type == "absolute"
+    return tables * rows, (positions if absolute else 0) + (norm_parameters(widths) if predicts else 0)
+
+
+def rank_parameters(widths: Widths, tp: int = 1, ep: int = 1) -> int:
+    """What the fullest rank holds of the whole model under tp and ep, before fsdp shards it."""
+    layers = sum(held_layer(kind, tp, ep).total * len(which) for kind, which in kinds(widths))
+    return layers + sum(held_outer(widths, tp))
 
 
 def parameters(widths: Widths) -> Parameters:
-    """Exact counts of ``compute/models/decoder.py``: q, k, v (bias where asked for), o, gate, up, down."""
-    h, q, k = widths.hidden_size, query_width(widths), key_width(widths)
-    bias = q + 2 * k if widths.attention_bias else 0
+    """Exact counts of ``compute/models/decoder.py``."""
+    h = widths.hidden_size
+    absolute = widths.position_embedding_type == "absolute"
     return Parameters(
         embedding=widths.vocab_size * h,
-        attention=h * (q + 2 * k) + bias + q * h,
-        mlp=3 * h * widths.intermediate_size,
-        norms=2 * h,
-        layers=widths.num_hidden_layers,
-        final_norm=h,
+        positions=widths.max_position_embeddings * h if absolute else 0,
+        layers=tuple((layer_parameters(kind), len(layers)) for kind, layers in kinds(widths)),
+        final_norm=norm_parameters(widths),
         head=0 if widths.tie_word_embeddings else widths.vocab_size * h,
     )
+
+
+def norm_parameters(widths: Widths) -> int:
+    """One norm over the residual stream."""
+    return (2 if widths.norm == "layernorm" else 1) * widths.hidden_size
+
+
+@lru_cache(maxsize=4096)
+def layer_parameters(kind: Widths) -> LayerParameters:
+    """One layer of a kind, whole or as a rank holds it (:func:`cut`)."""
+    h = kind.hidden_size
+    heads, whole = _attention_parameters(kind)
+    whole += 2 * norm_parameters(kind)
+    matrices = 3 if kind.gated_mlp else 2
+    features = matrices * h * kind.intermediate_size
+    experts = kind.num_experts * matrices * h * kind.moe_intermediate_size
+    whole += kind.num_experts * h  # the router
+    if kind.mlp_bias:
+        features += (matrices - 1) * kind.intermediate_size
+        whole += h
+    return LayerParameters(heads, features, experts, whole)
+
+
+def _attention_parameters(kind: Widths) -> tuple[int, int]:
+    """(cut by heads, whole) of the attention of a layer."""
+    h, heads = kind.hidden_size, kind.num_attention_heads
+    if kind.kv_lora_rank:
+        nope, rope, value = kind.qk_nope_head_dim, kind.qk_rope_head_dim, kind.v_head_dim
+        query, key_value = kind.q_lora_rank, kind.kv_lora_rank
+        cut = heads * ((query or h) * (nope + rope) + key_value * (nope + value) + value * h)
+        whole = h * (key_value + rope) + key_value + (h * query + query if query else 0)
+        return cut, whole
+    q, k = query_width(kind), key_width(kind)
+    cut = h * (q + 2 * k) + q * h + (q + 2 * k if kind.attention_bias else 0)
+    return cut, (h if kind.attention_output_bias else 0) + (2 * kind.head_dim if kind.qk_norm else 0)
 
 
 def query_width(widths: Widths) -> int:
@@ -97,15 +206,45 @@ def query_width(widths: Widths) -> int:
 
 
 def key_width(widths: Widths) -> int:
-    """Key/value heads times head dim."""
+    """Key/value heads times head dim; latent attention makes a key for each query head."""
     return widths.num_key_value_heads * widths.head_dim
 
 
-def layer_flops(widths: Widths, sequence_length: int) -> tuple[int, int]:
-    """(matrix, attention-core) FLOPs of one block for one token, forward and backward, by ``CONVENTION``."""
-    h, q, k = widths.hidden_size, query_width(widths), key_width(widths)
-    linear = 6 * (h * (q + 2 * k) + q * h + 3 * h * widths.intermediate_size)
-    return linear, 6 * q * sequence_length
+def value_width(widths: Widths) -> int:
+    """Of the attention's output: heads times the width of a value."""
+    return widths.num_attention_heads * (widths.v_head_dim if widths.kv_lora_rank else widths.head_dim)
+
+
+def layer_flops(kind: Widths, sequence_length: int) -> tuple[int, int]:
+    """(matrix, attention-core) FLOPs of one layer of a kind for one token, forward and backward.
+
+    By ``CONVENTION``. A causal window of t tokens over s: t - t²/2s keys a token in the mean, which for t = s
+    is the half of s (formulas: Megatron-LM's count).
+    """
+    linear = 6 * (attention_matrices(kind) + dense_features(kind) + expert_features(kind))
+    window = min(kind.sliding_window or sequence_length, sequence_length)
+    seen = window - window**2 / (2 * sequence_length)
+    per_key = query_width(kind) + value_width(kind)
+    return linear, round(6 * per_key * seen)
+
+
+def attention_matrices(kind: Widths) -> int:
+    """Weights of attention's products that one token meets."""
+    if kind.kv_lora_rank:
+        norms = kind.kv_lora_rank + (kind.q_lora_rank or 0)
+        return sum(_attention_parameters(kind)) - norms
+    return kind.hidden_size * (query_width(kind) + 2 * key_width(kind) + value_width(kind))
+
+
+def dense_features(kind: Widths) -> int:
+    """Weights of the MLP, or of the shared experts, that one token meets."""
+    return (3 if kind.gated_mlp else 2) * kind.hidden_size * kind.intermediate_size
+
+
+def expert_features(kind: Widths) -> int:
+    """Weights of the routed experts that one token meets."""
+    matrices = 3 if kind.gated_mlp else 2
+    return matrices * kind.hidden_size * kind.num_experts_per_tok * kind.moe_intermediate_size
 
 
 def head_flops(widths: Widths) -> int:
@@ -114,48 +253,6 @@ def head_flops(widths: Widths) -> int:
 
 
 def flops_per_token(widths: Widths, sequence_length: int) -> int:
-    """Model FLOPs of one token, forward and backward, by ``CONVENTION`` (formulas: Megatron-LM's count)."""
-    return widths.num_hidden_layers * sum(layer_flops(widths, sequence_length)) + head_flops(widths)
-
-
-def layer_activation_bytes(widths: Widths, precision: str) -> int:
-    """Bytes that one block keeps for backward, for one token.
-
-    float32: the two norms keep input and normed value (4h) and feed their output to the projections (2h);
-    rotated q and the attention output (2q), k and v (2k); gate, up, silu(gate) and the product (4f);
-    log-sum-exp and the norms' scales in the wide type. bfloat16: the norms keep a float32 input.
-    """
-    h, q, k = widths.hidden_size, query_width(widths), key_width(widths)
-    w, wide = COMPUTE_BYTES[precision], WIDE_BYTES[precision]
-    norms = 2 * (wide + 2 * w) * h if precision == "bf16" else 6 * h * w
-    return (
-        norms + w * (2 * q + 2 * k + 4 * widths.intermediate_size) + wide * (widths.num_attention_heads + 2)
-    )
-
-
-def outer_activation_bytes(widths: Widths, precision: str) -> int:
-    """Bytes kept outside the blocks for one token: the last norm, its output, log-probabilities, target."""
-    h, w, wide = widths.hidden_size, COMPUTE_BYTES[precision], WIDE_BYTES[precision]
-    norm = (wide + 2 * w) * h if precision == "bf16" else 3 * h * w
-    return norm + wide * (widths.vocab_size + 1) + 8
-
-
-def cast_weight_bytes(widths: Widths, precision: str) -> int:
-    """bfloat16 copies of the weights that backward needs, on a layout that does not shard them."""
-    count = parameters(widths)
-    matmul = count.layers * count.layer + count.final_norm + widths.vocab_size * widths.hidden_size
-    return 2 * matmul if precision == "bf16" else 0
-
-
-def peak_activation_bytes(widths: Widths, precision: str, tokens: int) -> int:
-    """The largest sum of activations that lives at once for a micro-batch of ``tokens``.
-
-    It is reached where backward begins: everything kept, plus the two gradients of the logits in the wide
-    type; or, with a small vocabulary, in the first block's backward with its own gradients.
-    """
-    w, wide = COMPUTE_BYTES[precision], WIDE_BYTES[precision]
-    kept = widths.num_hidden_layers * layer_activation_bytes(widths, precision)
-    outer = outer_activation_bytes(widths, precision)
-    at_loss = 2 * wide * widths.vocab_size
-    in_block = w * (4 * widths.intermediate_size + 4 * widths.hidden_size) - wide * widths.vocab_size
-    return tokens * (kept + outer + max(at_loss, in_block))
+    """Model FLOPs of one token, forward and backward, by ``CONVENTION``."""
+    layers = sum(sum(layer_flops(kind, sequence_length)) * len(which) for kind, which in kinds(widths))
+    return layers + head_flops(widths)

@@ -166,7 +166,6 @@ GPT2 = {"preset": "tiny-gpt2"}
             "model.first_k_dense_replace",
             "model.first_k_dense_replace = 3",
         ),
-        (MOE | {"gated_mlp": False}, "model.gated_mlp", "model.gated_mlp = true"),
         (MOE | {"mlp_bias": True}, "model.mlp_bias", "model.mlp_bias = false"),
         ({"n_shared_experts": 1}, "model.num_experts", "model.num_experts = 8"),
         ({"scoring_func": "sigmoid"}, "model.num_experts", "model.num_experts = 8"),

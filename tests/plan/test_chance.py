@@ -6,11 +6,11 @@ import pytest
 
 from paceline.plan import chance
 
-SIGMA = {"compute": 0.5, "deliver": 0.5, "update": 0.5, "host": 0.5, "own": 0.05}
+SIGMA = {"compute": 0.5, "deliver": 0.5, "update": 0.5, "host": 0.5, "idle": 0.5, "own": 0.05}
 
 
 def parts(compute: float, deliver: float = 0.0) -> dict[str, float]:
-    return {"compute": compute, "deliver": deliver, "update": 0.0, "host": 0.0}
+    return {"compute": compute, "deliver": deliver, "update": 0.0, "host": 0.0, "idle": 0.0}
 
 
 def test_equals_are_even_and_order_is_symmetric() -> None:

@@ -128,9 +128,9 @@ def test_a_given_layout_gets_its_micro_batch_and_is_not_replaced() -> None:
 
 def test_rules_are_asked_first() -> None:
     with pytest.raises(Refused) as caught:
-        ask(layout="tp=2")
-    assert caught.value.exit_code == Exit.USAGE
-    assert caught.value.use == "--layout fsdp=2"
+        ask(layout="tp=3")
+    assert caught.value.exit_code == Exit.RULE
+    assert caught.value.use == "--layout tp=2"
 
 
 def test_what_if_and_crossings_answer_other_questions() -> None:
@@ -143,9 +143,9 @@ def test_what_if_and_crossings_answer_other_questions() -> None:
     assert larger["step_s"] < found.best.step_s[1]
     assert smaller["exit_code"] == Exit.MEMORY
     assert short["hours"] < found.best.hours[1]  # type: ignore[index]
-    two = ask(what_if={"layout.use": ["dp=2", "tp=2"]}).what_if
+    two = ask(what_if={"layout.use": ["dp=2", "tp=3"]}).what_if
     assert two[0]["layout"].startswith("dp=2,mbs=")
-    assert two[1]["exit_code"] == Exit.USAGE
+    assert two[1]["exit_code"] == Exit.RULE
     assert any(text.startswith("hosts=2 → ") for text in found.crossovers)
     assert "dp=8 does not fit" in found.shortcut
 

@@ -3,11 +3,15 @@
 zero3   gathers every block twice a micro-batch, reduce-scatters once a micro-batch
 zero2   gathers once a step, reduce-scatters once a micro-batch
 zero1   gathers once a step, reduce-scatters once a step; keeps whole gradients
+
+A rank gathers its own slice only, where tp or a pipeline cuts the model; context shards are among the shards.
+Experts under ep are sharded over the ranks that hold the same ones.
 """
 
 from __future__ import annotations
 
-from paceline.plan.cost.terms import Delivered, Work, micro_batches
+from paceline.plan.cost.held import Held, dense_shards, expert_shards
+from paceline.plan.cost.terms import Delivered, Work, group_of, micro_batches
 from paceline.plan.layout import Layout
 from paceline.plan.speed.speeds import Group, Speeds
 
@@ -15,11 +19,28 @@ UNIT_HOST_S = 0.4e-3  # FSDP2's hooks around one block, forward and backward
 
 
 def group(layout: Layout, devices: int) -> Group:
-    """The shards: neighbouring ranks, so a host is filled first."""
-    return Group(layout.fsdp, min(layout.fsdp, devices))
+    """The shards: neighbouring ranks but for tp, so a host is filled first."""
+    return group_of(dense_shards(layout), layout.tp, devices)
 
 
-def deliver(layout: Layout, work: Work, speeds: Speeds, devices: int, compute_s: float) -> Delivered:
+def expert_group(layout: Layout, devices: int) -> Group:
+    """The ranks with the same experts."""
+    return group_of(expert_shards(layout), layout.ep * layout.etp, devices)
+
+
+def units(layout: Layout, devices: int, held: Held) -> list[tuple[int, int, Group]]:
+    """(parameters, how many such units, over whom each is sharded), as FSDP2 gathers them."""
+    found = [(held.unit(part), part.count, group(layout, devices)) for part in held.layers]
+    found.append((held.outer, 1, group(layout, devices)))
+    if held.apart:
+        ranks = expert_group(layout, devices)
+        found += [(part.parameters.experts, part.count, ranks) for part in held.layers]
+    return [unit for unit in found if unit[0]]
+
+
+def deliver(
+    layout: Layout, work: Work, speeds: Speeds, devices: int, held: Held, compute_s: float
+) -> Delivered:
     """All-gathers and reduce-scatters of a step.
 
     Where compute hides them, the first gather, the last scatter and what is longer than the compute beside it
@@ -30,41 +51,39 @@ def deliver(layout: Layout, work: Work, speeds: Speeds, devices: int, compute_s:
     micros = micro_batches(layout, work.global_batch)[1]
     gathers = {"zero3": 2 * micros, "zero2": 1, "zero1": 1}[layout.zero]
     scatters = 1 if layout.zero == "zero1" else micros
-    ranks, world = group(layout, devices), layout.world_size
-    units = [(work.count.layer, work.count.layers), (work.count.outer, 1)]
-    gather = scatter = 0.0
-    for size, times in units:
+    world = layout.world_size
+    gather = scatter = sent = 0.0
+    for size, times, ranks in units(layout, devices, held):
         whole, summed = size * work.weight_bytes, size * work.gradient_bytes
         gather += times * (speeds.collective_s("all_gather", whole, ranks) + speeds.copy_s(whole, world))
         scatter += times * (
             speeds.collective_s("reduce_scatter", summed, ranks) + speeds.copy_s(summed, world)
         )
+        sent += times * (ranks.ranks - 1) / ranks.ranks * (gathers * whole + scatters * summed)
     total = gathers * gather + scatters * scatter
     exposed = total
     if speeds.overlaps:
-        units_in_all = work.count.layers + 1
+        units_in_all = held.depth + 1
         ends = gather / units_in_all + scatter / units_in_all
         forward, backward = compute_s / 3, 2 * compute_s / 3
         in_backward = scatters * scatter + (micros * gather if layout.zero == "zero3" else 0.0)
         in_forward = gather * (micros if layout.zero == "zero3" else 1)
         exposed = ends + max(0.0, in_forward - forward) + max(0.0, in_backward - backward)
-    part = (layout.fsdp - 1) / layout.fsdp
-    params = work.count.total
-    sent = part * params * (gathers * work.weight_bytes + scatters * work.gradient_bytes)
-    return Delivered(total, exposed, sent, UNIT_HOST_S * (work.count.layers + 1) * micros)
+    return Delivered(total, exposed, sent, UNIT_HOST_S * (held.depth + 1) * micros)
 
 
-def memory(layout: Layout, work: Work) -> dict[str, float]:
+def memory(layout: Layout, work: Work, held: Held) -> dict[str, float]:
     """Whole weights that live beside the shards, and the buffers of a reduce-scatter."""
     if layout.fsdp == 1:
         return {}
-    largest = max(work.count.layer, work.count.outer)
+    layer = max((held.unit(part) + held.apart * part.parameters.experts for part in held.layers), default=0)
+    largest = max(layer, held.outer)
     # zero3: the unit at work, the one gathered ahead, and their gradients while they are scattered.
-    live = largest + work.count.layer if layout.zero == "zero3" else work.count.total
+    live = largest + layer if layout.zero == "zero3" else held.total
     found = {
         "gathered weights": float(work.weight_bytes * live),
         "scatter buffers": float((work.weight_bytes + work.gradient_bytes) * largest),
     }
     if layout.zero == "zero1":
-        found["whole gradients"] = float(work.gradient_bytes * work.count.total)
+        found["whole gradients"] = float(work.gradient_bytes * held.total)
     return found

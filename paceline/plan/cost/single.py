@@ -1,23 +1,36 @@
-"""One device: compute, optimizer and memory. Every layout starts from here."""
+"""One rank: compute, optimizer and memory of the part of the model that it holds. Every layout starts from here."""
 
 from __future__ import annotations
 
+from paceline.plan.activations import (
+    block_bytes,
+    head_gradient_bytes,
+    layer_activation_bytes,
+    loss_bytes,
+    mask_bytes,
+    outer_activation_bytes,
+)
+from paceline.plan.cost.held import Held, rank_states
+from paceline.plan.cost.pp import in_flight
 from paceline.plan.cost.terms import Work, micro_batches
 from paceline.plan.layout import Layout
-from paceline.plan.model import cast_weight_bytes, peak_activation_bytes
+from paceline.plan.model import Widths, cut, norm_parameters
 from paceline.plan.speed.speeds import Speeds
 
 STEP_S = 2e-3  # the loop itself: schedule, metrics, hooks
 MICRO_BATCH_S = 0.5e-3  # fetching and placing a micro-batch
+RECOMPUTED = {"none": 1.0, "selective": 1.05, "full": 4 / 3}
+"""Compute of a layer over that without: ``full`` is one more forward; ``selective`` what lies between products."""
 
 
-def compute_s(layout: Layout, work: Work, speeds: Speeds) -> float:
-    """Forward and backward of a rank's micro-batches, padding included."""
-    world = layout.world_size
-    layers = work.widths.num_hidden_layers
-    rows, micros = micro_batches(layout, work.global_batch)
-    block = speeds.block_s(work.widths, work.sequence_length, rows, world)
-    return micros * (layers * block + speeds.outer_s(work.widths, work.sequence_length, rows, world))
+def compute_s(layout: Layout, work: Work, speeds: Speeds, held: Held, rows: int) -> float:
+    """Forward and backward of one micro-batch of ``rows`` through what is held, padding included."""
+    world, length, mbs = layout.world_size, work.sequence_length, rows / layout.cp
+    layers = sum(
+        part.count * speeds.block_s(part.kind, length, mbs, world, layout.tp) for part in held.layers
+    )
+    outer = speeds.outer_s(cut(work.widths, layout.tp), length, mbs, world) if held.predicts else 0.0
+    return RECOMPUTED[layout.recompute] * layers + outer
 
 
 def host_s(layout: Layout, work: Work) -> float:
@@ -25,14 +38,63 @@ def host_s(layout: Layout, work: Work) -> float:
     return STEP_S + MICRO_BATCH_S * micro_batches(layout, work.global_batch)[1]
 
 
-def memory(layout: Layout, work: Work, shards: int = 1) -> dict[str, float]:
-    """Bytes of one rank by purpose, its states cut in ``shards``."""
-    local = work.count.total / shards
-    largest = micro_batches(layout, work.global_batch)[0]
+def memory(layout: Layout, work: Work, held: Held, place: int = 0) -> dict[str, float]:
+    """Bytes of one rank by purpose. ``place`` is its coordinate of the pipeline."""
+    local = rank_states(layout, held)
     return {
         "weights": work.master_bytes * local,
         "gradients": work.master_bytes * local,
         "optimizer": work.master_bytes * work.optimizer_states * local,
-        "activations": peak_activation_bytes(work.widths, work.precision, largest * work.sequence_length),
-        "cast weights": float(cast_weight_bytes(work.widths, work.precision)) if shards == 1 else 0.0,
+        "activations": activations(layout, work, held, place),
+        "cast weights": _cast_weights(layout, work, held),
     }
+
+
+def activations(layout: Layout, work: Work, held: Held, place: int = 0) -> float:
+    """The largest sum that lives at once: what is kept of the micro-batches in flight, and the work at its peak.
+
+    That is reached where backward begins: in the loss with its chunk of logits, or in a layer with its gradients;
+    with recompute that layer's activations are all there again.
+    """
+    rows, micros = micro_batches(layout, work.global_batch)
+    tokens = rows * work.sequence_length / layout.cp
+    kept = _kept(layout, work, held, tokens, layout.recompute)
+    flying = in_flight(layout, place, micros)
+    working = loss_bytes(work.widths, work.precision, tokens, layout.tp) if held.predicts else 0.0
+    for part in held.layers:
+        at_work = tokens * block_bytes(part.kind, work.precision, layout.tp)
+        if layout.recompute != "none":
+            at_work += tokens * _layer(layout, work, part.kind, "none")
+        working = max(working, at_work)
+    received = 0.0
+    if (
+        layout.pp > 1
+    ):  # torch's stages have a buffer for what comes, and for its gradient, of each micro-batch
+        received = 2 * layout.vpp * micros * tokens / layout.tp * work.widths.hidden_size * work.weight_bytes
+    return flying * kept + working + received
+
+
+def _layer(layout: Layout, work: Work, kind: Widths, recompute: str) -> float:
+    return layer_activation_bytes(kind, work.precision, work.sequence_length, layout.tp, recompute)
+
+
+def _kept(layout: Layout, work: Work, held: Held, tokens: float, recompute: str) -> float:
+    """Of one micro-batch, between its forward and its backward."""
+    kept = 0.0
+    for part in held.layers:
+        kept += part.count * tokens * _layer(layout, work, part.kind, recompute)
+        if recompute != "full":
+            kept += part.count * mask_bytes(part.kind, work.precision, work.sequence_length, layout.cp)
+    if held.predicts:
+        kept += tokens * outer_activation_bytes(work.widths, work.precision, layout.tp)
+        kept += head_gradient_bytes(work.widths, work.precision, layout.tp)
+    return kept
+
+
+def _cast_weights(layout: Layout, work: Work, held: Held) -> float:
+    """bfloat16 copies that backward needs, where fsdp does not hold the weights in that type already."""
+    if work.precision != "bf16" or layout.fsdp > 1:
+        return 0.0
+    each = [part.parameters.total * (1 if layout.recompute == "full" else part.count) for part in held.layers]
+    layers = max(each, default=0) if layout.recompute == "full" else sum(each)
+    return 2.0 * (layers + (norm_parameters(work.widths) if held.predicts else 0))

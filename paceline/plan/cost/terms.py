@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from paceline.plan.layout import Layout
 from paceline.plan.model import COMPUTE_BYTES, MASTER_BYTES, Parameters, Widths, parameters
+from paceline.plan.speed.speeds import Group
 
 OPTIMIZER_STATES = {"adamw": 2, "sgd": 1}
 
@@ -63,15 +64,21 @@ class Delivered:
             self.host_s + other.host_s,
         )
 
+    def times(self, count: float) -> Delivered:
+        """The same, ``count`` times."""
+        return Delivered(
+            count * self.total_s, count * self.exposed_s, count * self.sent_bytes, count * self.host_s
+        )
+
 
 @dataclass(frozen=True)
 class Estimate:
     """One layout's predicted step, before uncertainty.
 
     Attributes:
-        seconds: compute, deliver (exposed), update, host; their sum is the step. ``hidden_s`` is
-        communication
-            that compute covers, ``padding_s`` the part of compute on rows of weight zero: neither adds to it.
+        seconds: compute, deliver (exposed), update, host, idle (a pipeline that fills and drains); their sum
+            is the step. ``hidden_s`` is communication that compute covers, ``padding_s`` the part of compute on
+            rows of weight zero, ``recompute_s`` that on activations once more: none of them adds to it.
         memory: bytes by purpose, of the fullest rank.
     """
 
@@ -79,6 +86,7 @@ class Estimate:
     seconds: Mapping[str, float]
     hidden_s: float
     padding_s: float
+    recompute_s: float
     sent_bytes: float
     memory: Mapping[str, float]
     allocated_bytes: float
@@ -88,6 +96,11 @@ class Estimate:
     @property
     def step_s(self) -> float:
         return sum(self.seconds.values())
+
+
+def group_of(ranks: int, apart: int, devices: int) -> Group:
+    """A group whose neighbours stand ``apart`` ranks apart, on hosts of ``devices``."""
+    return Group(ranks, max(1, min(ranks, devices // apart)))
 
 
 def micro_batches(layout: Layout, global_batch: int) -> tuple[int, int]:

@@ -11,15 +11,10 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from paceline.plan.activations import layer_activation_bytes
 from paceline.plan.cluster import Cluster
 from paceline.plan.measured import Measured, nearest
-from paceline.plan.model import (
-    WIDE_BYTES,
-    Widths,
-    head_flops,
-    layer_activation_bytes,
-    layer_flops,
-)
+from paceline.plan.model import WIDE_BYTES, Widths, expert_features, head_flops, layer_flops
 from paceline.plan.speed.speeds import Group
 
 ATTENTION_RATE = 0.4  # of the matmul rate, before the correction by measured blocks
@@ -29,12 +24,13 @@ CLIP_BYTES = 12.0  # a parameter: the norm reads its gradient, clipping reads an
 OVERSUBSCRIBED = 1.1  # what switching costs when there are more ranks than cores
 LOOPBACK_S = 150e-6
 DISPATCH_S = 300e-6
+OPERATORS_PER_EXPERT = 6.0  # a block has about six times the operators of one expert's loop
 PROCESS_BYTES = 350 << 20
 TINY = {"catalogue": 0.55, "measured": 0.06}
 
 # Steps of five models came out 1.0 to 1.6 times the prediction (docs/log, 2026-11): the interval says so.
-MEASURED_SIGMA = {"compute": 0.2, "deliver": 0.25, "update": 0.15, "host": 0.5, "own": 0.05}
-CATALOGUE_SIGMA = {"compute": 0.55, "deliver": 0.8, "update": 0.6, "host": 0.7, "own": 0.25}
+MEASURED_SIGMA = {"compute": 0.2, "deliver": 0.25, "update": 0.15, "host": 0.5, "idle": 0.3, "own": 0.05}
+CATALOGUE_SIGMA = {"compute": 0.55, "deliver": 0.8, "update": 0.6, "host": 0.7, "idle": 0.3, "own": 0.25}
 
 
 class CpuSpeeds:
@@ -80,19 +76,19 @@ class CpuSpeeds:
         threads, at_once, slower = self._sharing(world)
         return self._matmul(1024, threads, at_once) / slower
 
-    def block_s(self, widths: Widths, sequence_length: int, mbs: int, world: int) -> float:
+    def block_s(self, kind: Widths, sequence_length: int, mbs: float, world: int, tp: int = 1) -> float:
         threads, at_once, slower = self._sharing(world)
-        plain = self._block(widths, sequence_length, mbs, threads, at_once)
-        factor, _ = self._factor("layer_s", widths, sequence_length, mbs, threads, at_once)
+        plain = self._block(kind, sequence_length, mbs, threads, at_once, tp)
+        factor, _ = self._factor("layer_s", kind, sequence_length, mbs, threads, at_once)
         return slower * plain * factor
 
-    def outer_s(self, widths: Widths, sequence_length: int, mbs: int, world: int) -> float:
+    def outer_s(self, widths: Widths, sequence_length: int, mbs: float, world: int) -> float:
         threads, at_once, slower = self._sharing(world)
         plain = self._outer(widths, sequence_length, mbs, threads, at_once)
         factor, _ = self._factor("outer_s", widths, sequence_length, mbs, threads, at_once)
         return slower * plain * factor
 
-    def distance(self, widths: Widths, sequence_length: int, mbs: int) -> float:
+    def distance(self, widths: Widths, sequence_length: int, mbs: float) -> float:
         """How far (natural logarithm) the nearest measured block is from this one; infinite when none is."""
         rows = [row for row in self._blocks() if row["precision"] == self.precision]
         return min((_far(row, widths, sequence_length, mbs) for row in rows), default=math.inf)
@@ -116,7 +112,10 @@ class CpuSpeeds:
         n = group.ranks
         if n < 2 or size_bytes <= 0:
             return 0.0
-        found = self.measured.collective_s(op, n, size_bytes) if self.measured else None
+        # Not measured: an all-to-all moves what an all-gather of as many bytes does, a send all of its bytes.
+        alike = {"all_to_all": "all_gather", "send": "all_gather"}.get(op, op)
+        size_bytes *= n / (n - 1) if op == "send" else 1
+        found = self.measured.collective_s(alike, n, size_bytes) if self.measured else None
         if found is not None:
             return found
         passes = 2 if op == "all_reduce" else 1
@@ -149,13 +148,19 @@ class CpuSpeeds:
     def _dispatch(self) -> float:
         return (self.measured.dispatch_s if self.measured else 0.0) or DISPATCH_S
 
-    def _block(self, widths: Widths, length: int, mbs: int, threads: int, at_once: int) -> float:
-        linear, core = layer_flops(widths, length)
-        rate = self._matmul(math.sqrt(widths.hidden_size * widths.intermediate_size), threads, at_once)
-        moved = PASSES * layer_activation_bytes(widths, self.precision) / self._stream(threads, at_once)
-        return self._dispatch() + mbs * length * (linear / rate + core / (ATTENTION_RATE * rate) + moved)
+    def _block(self, kind: Widths, length: int, mbs: float, threads: int, at_once: int, tp: int = 1) -> float:
+        linear, core = layer_flops(kind, length)
+        rate = self._matmul(math.sqrt(kind.hidden_size * _features(kind)), threads, at_once)
+        kept = layer_activation_bytes(kind, self.precision, length, tp)
+        moved = PASSES * kept / self._stream(threads, at_once)
+        matmul = linear / rate
+        if kind.num_experts:  # each expert is a product of its own
+            inner = self._matmul(math.sqrt(kind.hidden_size * kind.moe_intermediate_size), threads, at_once)
+            matmul += 6 * expert_features(kind) * (1 / inner - 1 / rate)
+        calls = self._dispatch() * (1 + kind.num_experts / OPERATORS_PER_EXPERT)
+        return calls + mbs * length * (matmul + core / (ATTENTION_RATE * rate) + moved)
 
-    def _outer(self, widths: Widths, length: int, mbs: int, threads: int, at_once: int) -> float:
+    def _outer(self, widths: Widths, length: int, mbs: float, threads: int, at_once: int) -> float:
         rate = self._matmul(math.sqrt(widths.hidden_size * widths.vocab_size), threads, at_once)
         loss = LOSS_PASSES * WIDE_BYTES[self.precision] * widths.vocab_size / self._stream(threads, at_once)
         return self._dispatch() / 2 + mbs * length * (head_flops(widths) / rate + loss)
@@ -164,7 +169,7 @@ class CpuSpeeds:
         return list(self.measured.blocks) if self.measured else []
 
     def _factor(
-        self, part: str, widths: Widths, length: int, mbs: int, threads: int, at_once: int
+        self, part: str, widths: Widths, length: int, mbs: float, threads: int, at_once: int
     ) -> tuple[float, float]:
         """(measured over formula, distance of the nearest block): a mean, the near blocks weigh most."""
         key = (part, widths, length, mbs, threads, at_once)
@@ -173,7 +178,7 @@ class CpuSpeeds:
             formula = self._block if part == "layer_s" else self._outer
             weight, total, least = 0.0, 0.0, math.inf
             for row in nearest(rows, threads, at_once):
-                shape = _Shape(row)
+                shape = _shape(row)
                 plain = formula(shape, row["sequence_length"], row["mbs"], row["threads"], row["processes"])
                 far = _far(row, widths, length, mbs)
                 least = min(least, far)
@@ -183,26 +188,23 @@ class CpuSpeeds:
         return self._factors[key]
 
 
-class _Shape:
+def _shape(row: Mapping[str, Any]) -> Widths:
     """The widths of a measured block."""
-
-    def __init__(self, row: Mapping[str, Any]) -> None:
-        self.vocab_size = int(row["vocab_size"])
-        self.hidden_size = int(row["hidden_size"])
-        self.intermediate_size = int(row["intermediate_size"])
-        self.num_hidden_layers = 1
-        self.num_attention_heads = int(row["num_attention_heads"])
-        self.num_key_value_heads = int(row["num_key_value_heads"])
-        self.head_dim = int(row["head_dim"])
-        self.tie_word_embeddings = False
-        self.attention_bias = False
+    names = ("vocab_size", "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads")
+    sizes: dict[str, Any] = {name: int(row[name]) for name in (*names, "head_dim")}
+    return Widths(num_hidden_layers=1, **sizes)
 
 
-def _far(row: Mapping[str, Any], widths: Widths, length: int, mbs: int) -> float:
+def _features(kind: Widths) -> int:
+    """Features of the feed-forward that one token meets."""
+    return max(1, kind.intermediate_size + kind.num_experts_per_tok * kind.moe_intermediate_size)
+
+
+def _far(row: Mapping[str, Any], widths: Widths, length: int, mbs: float) -> float:
     """Distance in log-shape space; the micro-batch weighs little once it fills the cores."""
     pairs = (
         (row["hidden_size"], widths.hidden_size, 1.0),
-        (row["intermediate_size"], widths.intermediate_size, 1.0),
+        (row["intermediate_size"], _features(widths), 1.0),
         (row["vocab_size"], widths.vocab_size, 0.5),
         (row["sequence_length"], length, 1.0),
         (row["mbs"] * row["sequence_length"], mbs * length, 0.3),

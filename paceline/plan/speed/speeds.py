@@ -28,7 +28,7 @@ class Speeds(Protocol):
         precision: compute type.
         overlaps: communication runs beside compute without taking its cores.
         base_bytes: a rank's memory before it has a model (process, or device context).
-        sigma: relative error (standard deviation of the logarithm) of compute, deliver, update, host, and of
+        sigma: relative error (standard deviation of the logarithm) of compute, deliver, update, host, idle, and of
             what two layouts do not share (``own``).
         assumed: what was taken from the catalogue or assumed, in the user's words.
     """
@@ -43,11 +43,16 @@ class Speeds(Protocol):
         """The rate that MFU divides by, for one rank: measured matmul peak on a CPU, dense peak on a GPU."""
         ...
 
-    def block_s(self, widths: Widths, sequence_length: int, mbs: int, world: int) -> float:
-        """Forward and backward of one block for one micro-batch."""
+    def block_s(self, kind: Widths, sequence_length: int, mbs: float, world: int, tp: int = 1) -> float:
+        """Forward and backward of one layer of a kind, as tp and ep leave it to a rank, for one micro-batch.
+
+        Args:
+            mbs: rows of ``sequence_length``; under cp the rank's part of them.
+            tp: ranks over which the residual stream is cut.
+        """
         ...
 
-    def outer_s(self, widths: Widths, sequence_length: int, mbs: int, world: int) -> float:
+    def outer_s(self, widths: Widths, sequence_length: int, mbs: float, world: int) -> float:
         """Forward and backward of what is outside the blocks: embedding, last norm, head, loss."""
         ...
 
@@ -60,5 +65,8 @@ class Speeds(Protocol):
         ...
 
     def collective_s(self, op: str, size_bytes: float, group: Group) -> float:
-        """``all_reduce``, ``all_gather`` or ``reduce_scatter`` of a full message of ``size_bytes``."""
+        """``all_reduce``, ``all_gather`` or ``reduce_scatter`` of a full message of ``size_bytes``.
+
+        ``all_to_all``: what each rank sends in all, its own part included. ``send``: to one other rank.
+        """
         ...

@@ -7,6 +7,7 @@ from typing import ClassVar
 import pytest
 
 from paceline.plan.cost import dp, fsdp, single
+from paceline.plan.cost.held import Held, held_by
 from paceline.plan.cost.step import estimate, memory_of
 from paceline.plan.cost.terms import Work, micro_batches, padding_rows
 from paceline.plan.layout import Layout
@@ -17,6 +18,13 @@ from tests.plan.test_model import Shape
 
 WORK = Work(Shape(), sequence_length=64, global_batch=8, precision="fp32")
 P = parameters(Shape()).total
+
+
+def held(layout: Layout, place: int = 0) -> Held:
+    return held_by(layout, WORK.widths)[place]
+
+
+ALL = held(Layout())
 
 
 class Flat:
@@ -31,10 +39,10 @@ class Flat:
     def peak_flops(self, world: int) -> float:
         return 1.0
 
-    def block_s(self, widths: object, sequence_length: int, mbs: int, world: int) -> float:
+    def block_s(self, kind: object, sequence_length: int, mbs: float, world: int, tp: int = 1) -> float:
         return 1.0 * mbs
 
-    def outer_s(self, widths: object, sequence_length: int, mbs: int, world: int) -> float:
+    def outer_s(self, widths: object, sequence_length: int, mbs: float, world: int) -> float:
         return 0.5 * mbs
 
     def optimizer_s(self, parameters: float, world: int) -> float:
@@ -93,27 +101,27 @@ def test_the_stages_gather_and_scatter_as_the_docstring_says() -> None:
     }
     for stage, (gathers, scatters) in calls.items():
         layout = Layout.parse(f"fsdp=2:{stage},mbs=1")
-        found = fsdp.deliver(layout, WORK, Flat(), 2, 0.0)
+        found = fsdp.deliver(layout, WORK, Flat(), 2, held(layout), 0.0)
         assert found.total_s == pytest.approx(3 * (gathers + scatters)), stage
         assert found.exposed_s == found.total_s
         assert found.sent_bytes == pytest.approx(P * 4 * (gathers + scatters) / 2)
 
 
 def test_dp_sums_once_a_step_and_only_shards_beside_fsdp() -> None:
-    alone = dp.deliver(Layout.parse("dp=2,mbs=1"), WORK, Flat(), 2, 0.0)
+    alone = dp.deliver(Layout.parse("dp=2,mbs=1"), WORK, Flat(), 2, ALL, 0.0)
     assert alone.total_s == pytest.approx(1.0)
     assert alone.sent_bytes == pytest.approx(P * 4)
-    both = dp.deliver(Layout.parse("dp=2,fsdp=2,mbs=1"), WORK, Flat(), 4, 0.0)
+    both = dp.deliver(Layout.parse("dp=2,fsdp=2,mbs=1"), WORK, Flat(), 4, ALL, 0.0)
     assert both.sent_bytes == pytest.approx(P * 4 / 2)
 
 
 def test_overlap_hides_what_compute_covers() -> None:
     layout = Layout.parse("fsdp=2,mbs=4")
-    found = fsdp.deliver(layout, WORK, Overlapping(), 8, 1e6)
+    found = fsdp.deliver(layout, WORK, Overlapping(), 8, ALL, 1e6)
     assert found.exposed_s == pytest.approx(2.0)
-    slow = fsdp.deliver(layout, WORK, Overlapping(), 8, 0.0)
+    slow = fsdp.deliver(layout, WORK, Overlapping(), 8, ALL, 0.0)
     assert slow.exposed_s > found.exposed_s
-    assert dp.deliver(Layout.parse("dp=2"), WORK, Overlapping(), 8, 1e6).exposed_s == pytest.approx(1.0)
+    assert dp.deliver(Layout.parse("dp=2"), WORK, Overlapping(), 8, ALL, 1e6).exposed_s == pytest.approx(1.0)
 
 
 def test_states_are_cut_by_fsdp_and_not_by_dp() -> None:

@@ -1,0 +1,69 @@
+"""The price of ``pp``: what waits while the pipeline fills and drains, and what travels between stages.
+
+Closed forms, for ranking: the slowest coordinate works through all micro-batches, and waits for one micro-batch of
+each other coordinate, of which a schedule saves a part. ``plan/pipeline/clock.py`` times the order itself.
+
+In-flight micro-batches and the saved parts: Narayanan et al. 2021 (arXiv:2104.04473), Qi et al. 2023
+(arXiv:2401.10241), the DualPipe README; forward, backward of inputs and of weights taken as equally long.
+"""
+
+from __future__ import annotations
+
+from paceline.plan.cost.held import Held
+from paceline.plan.cost.terms import Delivered, Work, group_of
+from paceline.plan.layout import Layout
+from paceline.plan.pipeline.counts import per_round
+from paceline.plan.speed.speeds import Speeds
+
+ACTION_S = 0.3e-3  # what the schedule's loop costs around one forward or backward
+
+
+def waiting(layout: Layout) -> float:
+    """Which part of the others' single micro-batch the slowest coordinate waits for."""
+    share = {"zero-bubble": 1 / 3, "zbv": 0.05, "dualpipev": 1 / 6}.get(layout.schedule, 1.0)
+    return share / layout.vpp if layout.schedule in ("interleaved", "zero-bubble") else share
+
+
+def in_flight(layout: Layout, place: int, micros: int) -> float:
+    """Micro-batches whose activations a coordinate keeps at once, in units of all of its layers."""
+    pp, vpp = layout.pp, layout.vpp
+    if pp == 1:
+        return 1.0
+    if layout.schedule == "gpipe":
+        return float(micros)
+    if layout.schedule in ("interleaved", "zero-bubble"):
+        hop = 2 if layout.schedule == "interleaved" else 1
+        ahead = (vpp - 1) * per_round(layout, micros) + hop * (pp - 1 - place) + 1
+        late = place if layout.schedule == "zero-bubble" else 0  # micro-batches whose weights are still owed
+        return float(min(micros, (ahead + late) / vpp))
+    most = {"1f1b": pp - place, "zbv": pp, "dualpipev": pp + 1}[layout.schedule]
+    return float(min(micros, most))
+
+
+def deliver(layout: Layout, work: Work, speeds: Speeds, devices: int, held: Held, rows: float) -> Delivered:
+    """Of one micro-batch: the stream to the next stage and its gradient back, for each stage that is here.
+
+    Sends run beside compute where the device can; a receive is waited for.
+    """
+    if layout.pp == 1:
+        return Delivered()
+    apart = layout.world_size // layout.pp
+    group = group_of(2, apart, devices)
+    tokens = rows * work.sequence_length / (layout.cp * layout.tp)
+    size = tokens * work.widths.hidden_size * work.weight_bytes
+    edges = 2 * layout.vpp - held.embeds - held.predicts  # to both sides of each stage, but for the two ends
+    seconds = edges * speeds.collective_s("send", size, group)
+    exposed = seconds / 2 if speeds.overlaps else seconds
+    return Delivered(seconds, exposed, edges * size, 2 * layout.vpp * ACTION_S)
+
+
+def tied(layout: Layout, work: Work, speeds: Speeds, devices: int, held: Held) -> Delivered:
+    """The gradient of a weight that the first and the last stage share, once a step."""
+    ends = held.embeds + held.predicts
+    apart = layout.stages > 1 and layout.stage_rank(layout.stages - 1) != 0
+    if not work.widths.tie_word_embeddings or not ends or not apart:
+        return Delivered()
+    size = held.tables * work.gradient_bytes / layout.fsdp
+    group = group_of(2, layout.world_size // layout.pp * (layout.pp - 1), devices)
+    seconds = speeds.collective_s("all_reduce", size, group)
+    return Delivered(seconds, seconds, size)
