@@ -42,7 +42,7 @@ def forward_only(
             if number > 0 and owner(number - 1) != here:
                 x = torch.empty(shape, dtype=stream.dtype, device=stream.device)
                 _receive(x, owner(number - 1), number - 1, group)
-            with account("forward"):
+            with account("compute", "forward"):
                 x = module(x, **rest)
             if number == of - 1:
                 total += x

@@ -46,7 +46,7 @@ class Pipelined:
         group: the ranks of the pipeline, in the order of their ``pp`` coordinate.
         micro_batches: of each call of :meth:`forward_backward`.
         stream_shape: [B, P, D] of one micro-batch between stages; dtype: its type.
-        ledger: gets the spans ``compute/forward`` and ``compute/backward``.
+        ledger: gets the spans ``compute/forward``, ``compute/backward``, and ``update/schedule`` around them.
 
     Raises:
         ValueError: a number of micro-batches that the schedule does not take; stages that are not this rank's.
@@ -76,6 +76,7 @@ class Pipelined:
         self.stream = Stream(tuple(stream_shape), dtype, device)
         self._account = accounts(ledger)
         self._schedule: Any = None
+        self._made: list[Stage] = []
         self._divisor = torch.ones((), device=device)
         self._loss_sum = torch.zeros((), dtype=torch.float64, device=device)
 
@@ -100,7 +101,10 @@ class Pipelined:
         tokens = whole.pop("tokens")
         first = (tokens,) if self.stages[0][0] == 0 else ()
         # targets go to the module, which has the loss; torch only asks that there is one for each micro-batch
-        self._schedule.step(*first, target=torch.zeros(self.micro_batches), return_outputs=False, **whole)
+        with self._account("update", "schedule"):
+            self._schedule.step(*first, target=torch.zeros(self.micro_batches), return_outputs=False, **whole)
+            for stage in self._made:
+                stage.finish_sends()
         return self._loss_sum
 
     def forward_only(self, batch: Mapping[str, Tensor]) -> Tensor:
@@ -110,7 +114,7 @@ class Pipelined:
 
     def _make_schedule(self, tokens: Tensor) -> Any:
         layout, schedule = self.layout, self.layout.schedule
-        made = [
+        made = self._made = [
             Stage(
                 module,
                 number,

@@ -26,11 +26,16 @@ class Shards:
         stage: the stage's module; without FSDP2 inside, every call does nothing.
         zero: ``zero1``, ``zero2`` or ``zero3``.
         split: whether the schedule splits backwards.
+
+    Raises:
+        ValueError: a split backward over zero3.
     """
 
     def __init__(self, stage: nn.Module, zero: str, split: bool) -> None:
         self.units = [module for module in stage.modules() if isinstance(module, FSDPModule)]
         self.zero, self.split = zero, split
+        if self.units and split and zero == "zero3":
+            raise ValueError("a split backward over zero3 gives wrong gradients: fsdp=N:zero2")
 
     def before_backward(self, last: bool) -> None:
         """``last``: of this stage in this step."""

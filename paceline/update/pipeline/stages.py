@@ -6,10 +6,16 @@ so both are given.
 
 Title of another: *a buffer lives as long as its micro-batch*. torch keeps one receive buffer for each micro-batch
 and direction over the whole run. Here they are made when a receive is posted and let go after the backward.
+
+Title of a third: *a send is not waited for in front of a receive*. gloo's send stands until the other side has
+posted its receive. torch's 1f1b waits for a send and a receive in turn, so the time in which the neighbour computes
+would be booked to the send. On the CPU a send leaves at once and is waited for ``pp`` sends later, or at the end of
+the step. (On CUDA a wait holds up no host, and sends stay batched with receives, or NCCL would deadlock.)
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -25,14 +31,12 @@ from paceline.deliver.wire.group import Wire
 from paceline.ledger.spans import Ledger
 from paceline.update.pipeline.shards import Shards
 
-Account = Callable[[str], AbstractContextManager[object]]
+Account = Callable[[str, str], AbstractContextManager[object]]
 
 
 def accounts(ledger: Ledger | None) -> Account:
-    """Spans of the phase ``compute`` by reason."""
-    if ledger is None:
-        return lambda reason: nullcontext()
-    return lambda reason: ledger.span("compute", reason)
+    """Spans by phase and reason; nothing without a ledger."""
+    return ledger.span if ledger is not None else lambda phase, reason: nullcontext()
 
 
 @dataclass(frozen=True)
@@ -97,6 +101,7 @@ class Stage(PipelineStage):
             Opaque(module), number, of, stream.device, input_args=takes, output_args=gives, group=group
         )
         self.owner, self.stream, self.shards, self.account = owner, stream, shards, account
+        self._under_way: deque[dist.Work] = deque()
 
     # What it waits for
 
@@ -131,16 +136,39 @@ class Stage(PipelineStage):
             if isinstance(self.group, Wire):
                 self.group.record.expect(f"{self.owner(stage)}>{self.group_rank}", cause)
 
+    # What it sends
+
+    def get_fwd_send_ops(self, fwd_chunk_id: int) -> list[dist.P2POp]:
+        return self._send(super().get_fwd_send_ops(fwd_chunk_id))
+
+    def get_bwd_send_ops(self, bwd_chunk_id: int) -> list[dist.P2POp]:
+        return self._send(super().get_bwd_send_ops(bwd_chunk_id))
+
+    def _send(self, ops: list[dist.P2POp]) -> list[dist.P2POp]:
+        if self.stream.device.type != "cpu":
+            return ops
+        for op in ops:
+            work = dist.isend(op.tensor, group=op.group, tag=op.tag, group_dst=op.group_peer)
+            if work is not None:
+                self._under_way.append(work)
+        self.finish_sends(keep=2 * self.group_size)  # there and back
+        return []
+
+    def finish_sends(self, keep: int = 0) -> None:
+        """Waits for all sends but the last ``keep``."""
+        while len(self._under_way) > keep:
+            self._under_way.popleft().wait()
+
     # What it does
 
     def forward_one_chunk(self, fwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
-        with self.account("forward"):
+        with self.account("compute", "forward"):
             return super().forward_one_chunk(fwd_chunk_id, *args, **kwargs)
 
     def backward_one_chunk(
         self, bwd_chunk_id: int, loss: Any = None, full_backward: bool = True, last_backward: bool = False
     ) -> None:
-        with self.account("backward"):
+        with self.account("compute", "backward"):
             last = full_backward and last_backward
             self.shards.before_backward(last)
             super().backward_one_chunk(bwd_chunk_id, loss, full_backward, last_backward)
@@ -150,7 +178,7 @@ class Stage(PipelineStage):
             _release(self.grad_recv_info[bwd_chunk_id])
 
     def backward_weight_one_chunk(self, bwd_chunk_id: int, last_backward: bool = False) -> None:
-        with self.account("backward"):
+        with self.account("compute", "backward"):
             self.shards.before_backward(last_backward)
             super().backward_weight_one_chunk(bwd_chunk_id, last_backward)
             self.shards.after_backward(last_backward)

@@ -134,3 +134,30 @@ def as_torch_does(world: World, *, layout: str, layers: int, micro_batches: int)
     first = (tokens,) if numbers[0] == 0 else ()
     schedule.step(*first, target=torch.zeros(micro_batches), return_outputs=False, **batch)
     return {n: whole(p.grad) for module in modules for n, p in module.named_parameters()}
+
+
+def slow(
+    world: World, *, layout: str, micro_batches: int, slow_stage: int, pause_s: float, path: str
+) -> dict[str, Any]:
+    """Accounts of the second of two steps with a stage whose forward takes ``pause_s`` longer."""
+    parsed = Layout.parse(layout)
+    group, _ = mesh_of(world, parsed)
+    ledger = Ledger(f"{path}/rank-{world.rank}.jsonl", rank=world.rank)
+    world.recorder.ledger = ledger
+    numbers, modules = stages_of(parsed, parsed.stages, dist.get_rank(group))
+    for number, module in zip(numbers, modules, strict=True):
+        module.pause_s = pause_s if number == slow_stage else 0.0  # type: ignore[assignment]
+    shape = (ROWS, LENGTH, WIDTH)
+    run = Pipelined(
+        modules, numbers, parsed, group, torch.device("cpu"), micro_batches, shape, torch.float64, ledger
+    )
+    parts = batches(micro_batches)
+    for step_number in range(2):
+        dist.barrier()
+        ledger.close_step(step_number)
+        began = time.monotonic()
+        run.forward_backward(parts, valid(parts))
+        wall = time.monotonic() - began
+        seconds = ledger.close_step(step_number)
+    ledger.close()
+    return {"seconds": seconds, "wall": wall}

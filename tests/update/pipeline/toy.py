@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -46,6 +48,8 @@ class Toy(nn.Module):
     ) -> Tensor:
         if self.embed_tokens is not None:
             x = F.embedding(x, self.embed_tokens)
+        if self.pause_s:
+            time.sleep(self.pause_s)
         at = x.new_zeros(x.shape[:2])
         for extra in (positions, segments):
             at = at if extra is None else at + extra
