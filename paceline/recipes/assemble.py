@@ -5,7 +5,7 @@ Used by training, evaluation, measurement and proofs alike, so that what is prov
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -101,7 +101,17 @@ class Assembly:
         return Pipeline(self.delivery, numbers, self.mesh, self.device, self.precision, self.widths, ledger)
 
 
-def assemble(job: Job, widths: ModelWidths, precision_name: str, mesh: Mesh, device: Device) -> Assembly:
+Materialise = Callable[[Sequence[Decoder], dict[str, Held], Device, int], None]
+
+
+def assemble(
+    job: Job,
+    widths: ModelWidths,
+    precision_name: str,
+    mesh: Mesh,
+    device: Device,
+    materialise: Materialise | None = None,
+) -> Assembly:
     """Build, cut, materialise and fill the model, then its optimizer.
 
     Args:
@@ -110,6 +120,7 @@ def assemble(job: Job, widths: ModelWidths, precision_name: str, mesh: Mesh, dev
         precision_name: ``fp32``, ``bf16`` or ``fp64``, already decided (never ``auto``).
         mesh: the rank's groups.
         device: where the parameters live.
+        materialise: instead of :func:`fill`, for a dry run, whose parameters take no memory and have no values.
     """
     precision, layout = precision_of(job, precision_name), mesh.layout
     stages = stages_of(layout, mesh.rank, widths)
@@ -124,9 +135,9 @@ def assemble(job: Job, widths: ModelWidths, precision_name: str, mesh: Mesh, dev
     parts = [Part(m, shard_units(m), expert_units(m) if layout.ep > 1 else ()) for m in models]
     if cuts_before_memory(mesh):
         delivery = deliver(parts, mesh, precision)
-        fill(models, held, device, job.train.seed)
+        (materialise or fill)(models, held, device, job.train.seed)
     else:
-        fill(models, held, device, job.train.seed)
+        (materialise or fill)(models, held, device, job.train.seed)
         delivery = deliver(parts, mesh, precision)
     twins = find_twins(models)
     doubles = {id(twin.second) for twin in twins}
@@ -171,15 +182,21 @@ def build(widths: ModelWidths, stages: Sequence[Stage], precision: Precision, me
 
 def fill(models: Sequence[Decoder], held: dict[str, Held], device: Device, seed: int) -> None:
     """Give the parameters memory on ``device`` and their initial values, each rank its own slices."""
+    allocate(models, device)
+    for model in models:
+        for name, parameter in model.named_parameters():
+            part = slice_of(parameter.detach(), held[name])
+            rule = fill_rule(name, model.widths)
+            fill_slice(part.local, rule, seed=seed, name=name, shape=part.shape, offsets=part.starts)
+
+
+def allocate(models: Sequence[Decoder], device: Device) -> None:
+    """Memory on ``device`` for parameters and buffers; only the buffers have values then."""
     for model in models:
         model.to_empty(device=device.torch)
         model.tie_weights()
         if model.balance is not None:
             model.balance.reset()
-        for name, parameter in model.named_parameters():
-            part = slice_of(parameter.detach(), held[name])
-            rule = fill_rule(name, model.widths)
-            fill_slice(part.local, rule, seed=seed, name=name, shape=part.shape, offsets=part.starts)
 
 
 def precision_of(job: Job, name: str) -> Precision:

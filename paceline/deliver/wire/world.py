@@ -12,7 +12,7 @@ from __future__ import annotations
 import threading
 import time
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Protocol
 
@@ -47,13 +47,22 @@ class Seat(Protocol):
     def attempt(self) -> int: ...
 
 
+Backends = dict[str, tuple[Any, Any]]
+Connect = Callable[[str, dist.Store, int, int, timedelta], tuple[Any, Backends]]
+"""(device type, store, rank, size, time-out) → what carries the calls, and the backends by device type."""
+
+
 class World:
     """All ranks of a run, seen from one of them.
 
-    A world of one has process groups too (``single`` needs none of them and never opens a world).
+    A world of one has process groups too (``single`` needs none of them and never opens a world). ``connect``
+    reaches the peers of one group: over sockets, or the made-up ones of :mod:`.fake`.
     """
 
-    def __init__(self, seat: Seat, device_type: str, recorder: CallRecorder, timeout_s: float) -> None:
+    def __init__(
+        self, seat: Seat, device_type: str, recorder: CallRecorder, timeout_s: float, connect: Connect
+    ) -> None:
+        self._connect = connect
         self.rank, self.size = seat.rank, seat.world_size
         self.device_type, self.recorder, self.timeout_s = device_type, recorder, timeout_s
         self.store: dist.Store | None = None
@@ -110,11 +119,7 @@ class World:
         """One group for torch's ``new_group``; ``options`` is its ``_DistributedBackendOptions``."""
         store, rank, size = options.store, options.group_rank, options.group_size
         timeout: timedelta = options.timeout
-        inner = dist.ProcessGroup(store, rank, size)
-        backends = _backends(self.device_type, store, rank, size, timeout)
-        for device_type, (kind, backend) in backends.items():
-            inner._register_backend(torch.device(device_type), kind, backend)
-        inner._set_default_backend(backends[self.device_type][0])
+        inner, backends = self._connect(self.device_type, store, rank, size, timeout)
         members = options.global_ranks_in_group or range(self.size)
         record = self.recorder.group(self._group_name(members), timeout_s=timeout.total_seconds())
         return Wire(inner, backends, record)
@@ -149,7 +154,6 @@ def open_world(seat: Seat, device_type: str, recorder: CallRecorder, timeout_s: 
         Failed: 30, naming the ranks that did not come within ``timeout_s``.
         Refused: 2, a device type that has no backend here.
     """
-    global _open
     if device_type not in _BACKENDS:
         raise Refused(
             f"no backend carries {device_type} tensors",
@@ -161,27 +165,33 @@ def open_world(seat: Seat, device_type: str, recorder: CallRecorder, timeout_s: 
         )
     if dist.is_initialized() or _open is not None:
         raise RuntimeError("this process is in a world already; close it first")
-    world = World(seat, device_type, recorder, timeout_s)
-    dist.Backend.register_backend(BACKEND, _make, extended_api=True, devices=list(_BACKENDS))
+    world = World(seat, device_type, recorder, timeout_s, _connect)
     store = dist.PrefixStore(f"attempt-{seat.attempt}", _meet(seat, timeout_s))
     _wait_for_all(store, seat, timeout_s)
-    _open = world
     try:
-        dist.init_process_group(
-            BACKEND,
-            store=store,
-            rank=seat.rank,
-            world_size=seat.world_size,
-            timeout=timedelta(seconds=timeout_s),
-        )
+        join(world, store)
         world.wait_for_the_last()
     except BaseException as error:
         world.close()
         if isinstance(error, RuntimeError):
             raise (explain(error, "the meeting", timeout_s) or error) from error
         raise
-    world.store = store
     return world
+
+
+def join(world: World, store: dist.Store) -> None:
+    """Make ``world`` this process's: torch's groups are made by it from now on."""
+    global _open
+    dist.Backend.register_backend(BACKEND, _make, extended_api=True, devices=list(_BACKENDS))
+    _open = world
+    dist.init_process_group(
+        BACKEND,
+        store=store,
+        rank=world.rank,
+        world_size=world.size,
+        timeout=timedelta(seconds=world.timeout_s),
+    )
+    world.store = store
 
 
 def _meet(seat: Seat, timeout_s: float) -> dist.TCPStore:
@@ -294,9 +304,16 @@ def _nccl(store: dist.Store, rank: int, size: int, timeout: timedelta) -> tuple[
 _BACKENDS = {"cpu": _gloo, "cuda": _nccl}
 
 
-def _backends(
+def _connect(
     device_type: str, store: dist.Store, rank: int, size: int, timeout: timedelta
-) -> dict[str, tuple[Any, Any]]:
-    """The device's own backend, and gloo for host memory beside it."""
+) -> tuple[dist.ProcessGroup, Backends]:
+    """A plain group over the device's own backend, and gloo for host memory beside it."""
+    inner = dist.ProcessGroup(store, rank, size)
     kinds = dict.fromkeys((device_type, "cpu"))
-    return {kind: _BACKENDS[kind](dist.PrefixStore(f"{kind}/", store), rank, size, timeout) for kind in kinds}
+    backends = {
+        kind: _BACKENDS[kind](dist.PrefixStore(f"{kind}/", store), rank, size, timeout) for kind in kinds
+    }
+    for kind, (name, backend) in backends.items():
+        inner._register_backend(torch.device(kind), name, backend)
+    inner._set_default_backend(backends[device_type][0])
+    return inner, backends

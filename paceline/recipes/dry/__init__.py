@@ -1,0 +1,1 @@
+"""One rank's step on a fake cluster: no memory, no peers, every operator and every collective."""
