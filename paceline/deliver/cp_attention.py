@@ -2,7 +2,7 @@
 
 Cost, for each layer, of k+v = B·G·T·(K+V) elements: *allgather* one all-gather of k+v forward, one reduce-scatter
 backward. *ulysses* two all-to-alls forward (q, k and v there, the output back), two backward; its keys are not
-repeated in memory, but heads must divide. Both are exact under any mask.
+repeated in memory, but heads must divide. Recomputing a block repeats the forward's. Both are exact under any mask.
 
 A compiled caller breaks its graph here once: masks are kept in the look, and the kernel is fused already.
 

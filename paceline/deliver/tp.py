@@ -5,7 +5,8 @@ What the sub-layers' own weights lose is the matter of ``cut.py``; here is what 
 
 Cost, for each cut sub-layer (attention, MLP), of B·T·D elements: one all-gather in front and one reduce-scatter
 behind, and their mirror images in the backward. Embedding: one reduce-scatter. Loss: one gather of the hidden
-states, and small reductions for each chunk of tokens.
+states, and two small reductions for each chunk of tokens. Recomputing a block, in part or in full, repeats two
+gathers and one reduce-scatter; the block's last one is never needed again.
 
 Legend: B batch, T tokens of a row, P of them in this rank's part, D hidden, R rows of the vocabulary here.
 """
