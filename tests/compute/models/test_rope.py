@@ -27,6 +27,7 @@ def test_tables_are_float32_and_exact_at_4096(dtype: torch.dtype) -> None:
 
 def test_casting_the_model_leaves_the_tables_alone() -> None:
     model = Decoder(tiny_widths(), dtype=torch.bfloat16)
+    assert model.rotary is not None
     before = model.rotary.get(512, CPU, torch.bfloat16)[0].clone()
     model.to(torch.bfloat16)
     after = model.rotary.get(512, CPU, torch.bfloat16)[0]
@@ -48,3 +49,13 @@ def test_llama3_scaling_keeps_short_waves_and_stretches_long_ones() -> None:
     assert bool(between.any())
     smooth = (8192 / waves[between] - 1.0) / (4.0 - 1.0)
     assert torch.allclose(scaled[between], (1 - smooth) * plain[between] / 8 + smooth * plain[between])
+
+
+def test_positions_of_a_part_of_a_row_have_the_angles_of_the_whole() -> None:
+    tables = RotaryTables(8, 10000.0, None)
+    positions = torch.tensor([[0, 5, 4095], [7, 6, 1]])
+    whole = tables.get(4096, CPU, torch.float32)
+    for longest in (None, 4096):
+        for part, table in zip(tables.at(positions, torch.float32, longest), whole, strict=True):
+            assert part.dtype == torch.float32
+            assert torch.allclose(part, table[positions], rtol=0, atol=1e-7)
