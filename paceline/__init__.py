@@ -27,7 +27,7 @@ _HOME = {
     "Refused": "paceline.ledger.outcome:Refused",
     "Failed": "paceline.ledger.outcome:Failed",
     "Preempted": "paceline.ledger.outcome:Preempted",
-    "prove": "paceline.api.absent:prove",
+    "prove": "paceline.api.prove:prove",
     "claim": "paceline.api.absent:claim",
     "evaluate": "paceline.api.absent:evaluate",
     "diagnose": "paceline.api.absent:diagnose",

@@ -4,10 +4,10 @@ phase imports must not reach the API through the root of the package."""
 from paceline.api.absent import claim as claim
 from paceline.api.absent import diagnose as diagnose
 from paceline.api.absent import evaluate as evaluate
-from paceline.api.absent import prove as prove
 from paceline.api.compare import compare as compare
 from paceline.api.load import load as load
 from paceline.api.plan import plan as plan
+from paceline.api.prove import prove as prove
 from paceline.api.runs import Run as Run
 from paceline.api.runs import runs as runs
 from paceline.api.sample import sample as sample

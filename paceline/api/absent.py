@@ -31,11 +31,6 @@ def not_here(what: str, capability: str, *, use: str = "") -> Refused:
     )
 
 
-def prove(*args: Any, **kwargs: Any) -> NoReturn:
-    """Is the distributed run the same training? Not in this version."""
-    raise not_here("pl.prove", "02", use="train both layouts, then pl.compare(first, second)")
-
-
 def claim(*args: Any, **kwargs: Any) -> NoReturn:
     """Does distributing pay? Not in this version."""
     raise not_here("pl.claim", "05", use="pl.plan(job).reason says whether distributing should pay")

@@ -1,15 +1,20 @@
-"""Decide: plan."""
+"""Decide: plan, prove."""
 
 from __future__ import annotations
 
 from shlex import join
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from paceline.cli.frame import Here, Later
 from paceline.cli.screen import Reply, Screen
 from paceline.cli.words import ClusterWord, JobWord, LayoutWord, Sets, split_sets
+
+if TYPE_CHECKING:
+    from paceline.api.draw import Drawing
+    from paceline.cli.terminal import Terminal
+    from paceline.plan.answer import Plan
 
 
 def plan(
@@ -39,6 +44,9 @@ def plan(
     save: Annotated[
         str | None, typer.Option("--save", metavar="FILE", help="write a job with layout.use filled in")
     ] = None,
+    draw: Annotated[
+        bool, typer.Option("--draw", help="the pipeline's schedule, as text and as an SVG file")
+    ] = False,
     sets: Sets = None,
 ) -> Reply:
     """Which layout, on what hardware, and is it worth it at all, or one device. Starts nothing."""
@@ -63,7 +71,28 @@ def plan(
     if save is not None:
         chosen.save(save)
         screen.note(f"saved    {save}, with layout.use = {chosen.best.layout}")
-    return Reply(result, lambda t: table(chosen, width=t.width, job=typed) + _scale_text(scaled, t.width))
+    drawn = _draw(screen, chosen, result) if draw else None
+
+    def text(t: Terminal) -> str:
+        picture = f"\n\n{drawn.text(t.width)}" if drawn else ""
+        return table(chosen, width=t.width, job=typed) + _scale_text(scaled, t.width) + picture
+
+    return Reply(result, text)
+
+
+def _draw(screen: Screen, plan: Plan, result: dict[str, Any]) -> Drawing | None:
+    """The schedule of the plan's layout, its picture written and said."""
+    from paceline.api.draw import drawing, file_name
+
+    drawn = drawing(plan)
+    if drawn is None:
+        screen.note(f"drawn    nothing: {plan.best.layout} has no pipeline; --layout pp=2 has one")
+        return None
+    path = file_name(plan)
+    drawn.write(path)
+    result["schedule"] = drawn.to_dict() | {"svg": str(path)}
+    screen.note(f"drawn    {path}")
+    return drawn
 
 
 def _scale_text(rows: list[dict[str, Any]], width: int) -> str:
@@ -90,7 +119,46 @@ def _scale_text(rows: list[dict[str, Any]], width: int) -> str:
     )
 
 
+def prove(
+    screen: Screen,
+    job: JobWord,
+    layout: LayoutWord = None,
+    every: Annotated[
+        int | None,
+        typer.Option("--all", metavar="N", min=1, help="a pairwise-covering set of layouts of up to N ranks"),
+    ] = None,
+    steps: Annotated[int, typer.Option("--steps", metavar="K", help="optimizer steps, 3 or more")] = 3,
+    leg: Annotated[
+        str, typer.Option("--leg", metavar="both|fp64|job", help="float64, the job's own precision, or both")
+    ] = "both",
+    shrink: Annotated[
+        str, typer.Option("--shrink", metavar="auto|off", help="auto: the model in small; off: as it is")
+    ] = "auto",
+    sets: Sets = None,
+) -> Reply:
+    """Is the distributed run the same training? Compares every parameter's gradient with one device's.
+
+    Trains the job's own model on its own data, on one device and on the layout, for a few steps in float64, and
+    again in the job's own precision. Exit 61 when anything differs.
+    """
+    if every is not None:
+        from paceline.cli.proofs import prove_every
+
+        return prove_every(screen, job, every, layout, steps, leg, shrink, split_sets(sets))
+    from paceline.api.prove import prove as prove_job
+    from paceline.cli.proofs import reply_of
+
+    def say(message: Any) -> None:
+        screen.note(f"{message['field']:<8} {message['text']}")
+
+    proof = prove_job(
+        job, layout or "auto", steps=steps, shrink=shrink, leg=leg, set=split_sets(sets), on_message=say
+    )
+    return reply_of(proof, json=screen.json)
+
+
 HERE = (
+    Here("prove", prove),
     Here(
         "plan",
         plan,
@@ -102,7 +170,6 @@ HERE = (
                 "K",
                 "paceline train JOB --layout L, a few steps each",
             ),
-            Later("--draw", "the schedule, as text or SVG", "02"),
             Later("--dry-run", "a step of one rank on a fake cluster", "02"),
             Later("--rank", "the rank of --dry-run", "02", "R"),
             Later("--score", "compare predictions with runs of a table", "03", "CSV"),

@@ -29,15 +29,7 @@ class Command:
 
 COMMANDS: tuple[Command, ...] = (
     Command("plan", "Decide", "JOB", "which layout, on what hardware, and is distributing worth it at all"),
-    Command(
-        "prove",
-        "Decide",
-        "JOB",
-        "is the distributed run the same training",
-        "02",
-        ("--layout L", "--all N", "--steps 3", "--leg both|fp64|job", "--shrink auto|off"),
-        instead="paceline train JOB --layout L for each, then paceline compare RUN RUN",
-    ),
+    Command("prove", "Decide", "JOB", "is the distributed run the same training"),
     Command(
         "claim",
         "Decide",

@@ -92,11 +92,13 @@ class Status:
         return cls(**{"host": "", "pid": 0, **known})
 
     def shown_state(self, now_s: float | None = None) -> str:
-        """``state``, or ``lost``: it says that it lives, but its process is gone.
+        """``state``; ``proven`` where a proof is done; or ``lost``: it says that it lives, but its process is gone.
 
         On its own host a process that is named with its start is known to be gone, and the run is lost at once.
         Where the start is not known, or on another host, its heartbeat must be old too.
         """
+        if self.state == "done" and self.kind == "prove":
+            return "proven"
         if self.state not in LIVE_STATES:
             return self.state
         age_s = (time.time() if now_s is None else now_s) - self.updated_s

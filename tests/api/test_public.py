@@ -62,7 +62,7 @@ except pl.Refused as error:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("name", ["prove", "claim", "evaluate", "diagnose"])
+@pytest.mark.parametrize("name", ["claim", "evaluate", "diagnose"])
 def test_what_has_not_arrived_refuses_by_name(name: str) -> None:
     with pytest.raises(pl.Refused) as caught:
         getattr(pl, name)("last", anything=1)

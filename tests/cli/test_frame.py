@@ -79,11 +79,11 @@ error  ls is not a command of `paceline checkpoint`
   seen     ls
   use      paceline checkpoint list                                                           exit 2
 """,
-    ("prove", "job.toml"): """\
-error  `paceline prove` is not in this version
-  seen     `paceline prove`
-  rule     it arrives with capability 02 (every axis, and proof); until then it is refused
-  use      paceline train JOB --layout L for each, then paceline compare RUN RUN              exit 2
+    ("claim", "job.toml"): """\
+error  `paceline claim` is not in this version
+  seen     `paceline claim`
+  rule     it arrives with capability 05 (accounting); until then it is refused
+  use      paceline plan JOB says whether distributing should pay                             exit 2
 """,
 }
 

@@ -68,7 +68,7 @@ def test_options_of_train_that_would_have_no_effect(
 def test_what_is_not_there_in_python_says_what_is() -> None:
     import paceline as pl
 
-    for name in ("prove", "claim", "evaluate", "diagnose"):
+    for name in ("claim", "evaluate", "diagnose"):
         with pytest.raises(pl.Refused) as caught:
             getattr(pl, name)()
         assert caught.value.use

@@ -16,7 +16,7 @@ INTERFACE: dict[str, tuple[str, str, str]] = {
         "--cluster --layout --top --what-if --objective --deadline --budget --measure --scale --save --draw "
         "--dry-run --rank --score --calibrate --out --set",
     ),
-    "prove": ("Decide", "02", "--layout --all --steps --leg --shrink"),
+    "prove": ("Decide", "", "--layout --all --steps --leg --shrink --set"),
     "claim": ("Decide", "05", "--ablate --shadow --canary"),
     "train": (
         "Run", "",
