@@ -43,7 +43,7 @@ def as_text(layout: Pipeline, timeline: Timeline, width: int = 100) -> str:
         lines.append(f"rank {rank}".ljust(len(head)) + (text if len(text) <= room else text[:room] + "…"))
     columns = round(timeline.makespan_s * scale)
     if columns > room:
-        lines.append(f"cut: {100 * room // columns} % of the step is shown; --draw FILE.svg has all of it")
+        lines += wrap(f"cut: {100 * room // columns} % of the step is shown; the SVG has all of it", width)
     return "\n".join([*lines, *wrap(_legend(layout, timeline), width)])
 
 

@@ -1,0 +1,35 @@
+"""What the layers of a model cost, and the stages of a pipeline that are equally heavy by it.
+
+The cost is FLOPs of one token (``model.CONVENTION``). The embedding is a lookup, and costs nothing; the head is a
+product with the whole vocabulary, and often weighs as much as several layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from paceline.plan.layout import Layout
+from paceline.plan.model import Widths, head_flops, kinds, layer_flops
+from paceline.plan.pipeline.balance import split
+from paceline.plan.pipeline.clock import Seconds
+
+
+def layer_costs(widths: Widths, sequence_length: int) -> list[int]:
+    """FLOPs of each layer for one token, by its number."""
+    found = {n: sum(layer_flops(kind, sequence_length)) for kind, which in kinds(widths) for n in which}
+    return [found[n] for n in range(widths.num_hidden_layers)]
+
+
+def cut(layout: Layout, widths: Widths, sequence_length: int) -> list[range]:
+    """The layers of each stage, the heaviest as light as can be, head counted."""
+    return split(layer_costs(widths, sequence_length), 0, head_flops(widths), layout.stages)
+
+
+def stage_units(stages: Sequence[range], widths: Widths, sequence_length: int) -> list[Seconds]:
+    """What a micro-batch takes in each stage, in units of which the mean stage's forward takes one; the two halves
+    of the backward take as long as the forward."""
+    costs = layer_costs(widths, sequence_length)
+    weights = [sum(costs[n] for n in layers) for layers in stages]
+    weights[-1] += head_flops(widths)
+    mean = sum(weights) / len(weights)
+    return [Seconds(weight / mean, weight / mean, weight / mean) for weight in weights]
