@@ -166,3 +166,11 @@ def test_a_recording_of_another_shape_is_refused() -> None:
         layer(tokens(1, 4))
     with pytest.raises(ValueError, match="1 calls were recorded, this is number 1"):
         layer(tokens(1, 4))
+
+
+def test_nothing_is_random() -> None:
+    """B013: there is no router noise, so no random state that a resume could mix up between ranks."""
+    layer = layer_of(moe_widths(n_shared_experts=1))
+    before = torch.get_rng_state()
+    assert torch.equal(layer(tokens(1, 4)), layer(tokens(1, 4)))
+    assert torch.equal(torch.get_rng_state(), before)
