@@ -16,14 +16,16 @@ from paceline.deliver.wire.world import World
 from paceline.ledger.spans import CallRow, Ledger
 from paceline.plan.layout import Layout
 from paceline.update.pipeline.runtime import SCHEDULES, Pipelined
+from paceline.update.pipeline.stages import Stage
 from tests.update.pipeline.toy import LENGTH, ROWS, WIDTH, Toy, batches, valid
 
 
 def mesh_of(world: World, layout: Layout) -> tuple[dist.ProcessGroup, Any]:
-    """The pipeline's group, and the mesh of fsdp where there is one."""
-    axes = {"pp": layout.pp} | ({"fsdp": layout.fsdp} if layout.fsdp > 1 else {})
+    """The pipeline's group, and the mesh of fsdp, or of dp and fsdp, where there is one."""
+    axes = {axis: layout.degree(axis) for axis in ("pp", "dp", "fsdp") if layout.degree(axis) > 1}
     mesh = world.mesh(axes)
-    return mesh.get_group("pp"), mesh["fsdp"] if layout.fsdp > 1 else None
+    data = tuple(axis for axis in axes if axis != "pp")
+    return mesh.get_group("pp"), mesh[data if len(data) > 1 else data[0]] if data else None
 
 
 def stages_of(layout: Layout, layers: int, at: int) -> tuple[list[int], list[nn.Module]]:
@@ -55,15 +57,15 @@ def step(
     group, shards = mesh_of(world, parsed)
     at = dist.get_rank(group)
     numbers, modules = stages_of(parsed, layers, at)
-    data_rank = 0 if shards is None else shards.get_local_rank()
+    data_rank = 0 if shards is None else parsed.data_rank(world.rank)
     if shards is not None:
         for module in modules:
             shard(module, shards, parsed.zero)
     shape = (ROWS, LENGTH, WIDTH)
     run = Pipelined(modules, numbers, parsed, group, torch.device("cpu"), micro_batches, shape, torch.float64)
-    total = parsed.fsdp * micro_batches * calls
+    total = parsed.data_degree * micro_batches * calls
     everything = batches(total, documents=documents)
-    mine = everything[data_rank :: parsed.fsdp]
+    mine = everything[data_rank :: parsed.data_degree]
     loss = torch.zeros((), dtype=torch.float64)
     for k in range(calls):
         loss += run.forward_backward(mine[k * micro_batches : (k + 1) * micro_batches], valid(everything))
@@ -74,8 +76,19 @@ def step(
         "loss": float(loss),
         "evaluated": float(evaluated),
         "gradients": {name: whole(grad) for name, grad in gradients.items()},
+        "buffers": sum(info.buffer is not None for stage in run._made for info in received(stage)),
         "sent": Counter((row.axis, row.op, row.bytes) for row in rows),
     }
+
+
+def received(stage: Stage) -> list[Any]:
+    """Where a stage keeps what it receives."""
+    return [
+        info
+        for kept in (stage.args_recv_info, stage.grad_recv_info)
+        for infos in kept.values()
+        for info in infos
+    ]
 
 
 def whole(gradient: Tensor | None) -> Tensor | None:

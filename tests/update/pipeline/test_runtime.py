@@ -86,3 +86,8 @@ def test_too_few_micro_batches_are_refused_before_anything_is_sent(ranks: RankPo
     """B040: never a hang."""
     with pytest.raises(RankError, match="pp=3:1f1b cannot run 2 micro-batches a step: it takes 3, 4, 5, 6"):
         ranks(3).run(CASE, layout="pp=3", layers=3, micro_batches=2, timeout_s=30)
+
+
+@pytest.mark.parametrize("layout", ["pp=2", "pp=2:interleaved", "pp=2:zbv"])
+def test_no_receive_buffer_outlives_its_micro_batch(ranks: RankPool, layout: str) -> None:
+    assert [r["buffers"] for r in ranks(2).run(CASE, layout=layout, layers=4, micro_batches=4)] == [0, 0]

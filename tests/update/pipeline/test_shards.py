@@ -37,6 +37,13 @@ def test_calls_in_a_row_over_shards(ranks: RankPool) -> None:
         agree(found, 3, 12)
 
 
+@pytest.mark.parametrize(("zero", "schedule"), [("zero3", "1f1b"), ("zero2", "zbv"), ("zero1", "zbv")])
+def test_replicas_of_shards(ranks: RankPool, zero: str, schedule: str) -> None:
+    """Shards of each micro-batch are kept apart until the last, and summed over the replicas once."""
+    layout = f"dp=2,fsdp=2:{zero},pp=2:{schedule}"
+    agree(ranks(8).run(CASE, layout=layout, layers=3, micro_batches=2, timeout_s=120), 3, 8)
+
+
 @pytest.mark.parametrize(
     ("zero", "schedule", "scatters"),
     [
