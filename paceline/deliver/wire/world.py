@@ -23,6 +23,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from paceline.deliver.wire.forget import forget_meshes
 from paceline.deliver.wire.group import Wire
 from paceline.deliver.wire.lost import explain
+from paceline.deliver.wire.naming import Names
 from paceline.deliver.wire.record import CallRecorder
 from paceline.ledger.outcome import Exit, Failed, Refused
 
@@ -67,6 +68,7 @@ class World:
         self.device_type, self.recorder, self.timeout_s = device_type, recorder, timeout_s
         self.store: dist.Store | None = None
         self._groups_of: dict[str, int] = {}
+        self._names = Names()
 
     def name_axis(self, group: dist.ProcessGroup | None, axis: str) -> None:
         """Calls on ``group`` are booked under ``axis`` from now on. A group that spans the world may be
@@ -86,9 +88,11 @@ class World:
 
     def group(self, axis: str, ranks: Sequence[int]) -> dist.ProcessGroup:
         """A new group of these ranks, booked under ``axis``; only its members call, in the same order."""
-        group = dist.new_group(list(ranks), use_local_synchronization=True)
-        assert group is not None
+        with self._names.next_of(ranks):
+            group = dist.new_group(list(ranks), use_local_synchronization=True)
+        assert isinstance(group, Wire)
         self.name_axis(group, axis)
+        group.backend("cpu").barrier().wait()  # as wait_for_the_last: nobody leaves while a peer still connects
         return group
 
     def wait_for_the_last(self) -> None:

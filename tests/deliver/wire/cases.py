@@ -244,3 +244,14 @@ def twice_open(world: World) -> str:
     except RuntimeError as error:
         return str(error)
     return "no error"
+
+
+def unequal_groups(world: World) -> float:
+    """Ranks 0 and 1 make a group that rank 2 knows nothing of; then 0 and 2 make one. Sum of rank + 1 there."""
+    value = torch.tensor([float(world.rank + 1)])
+    if world.rank < 2:
+        world.group("dp", (0, 1))
+    if world.rank != 1:
+        dist.all_reduce(value, group=world.group("pp", (0, 2)))
+        return float(value) - 1.0
+    return float(value) - 1.0
