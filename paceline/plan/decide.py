@@ -9,12 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from paceline.plan import chance
 from paceline.plan.answer import GIB, Candidate, Rejection
 from paceline.plan.cluster import Cluster
-from paceline.plan.cost.step import estimate, memory_of
+from paceline.plan.cost.step import Memory, estimate, memory_of
 from paceline.plan.cost.terms import Estimate
 from paceline.plan.facts import JobFacts, cpp_compiler
 from paceline.plan.layout import Layout
@@ -26,12 +26,16 @@ SURE = 0.9
 WORTH = 0.02
 MEMORY_SIGMA = 0.08
 MOST_OOM = 0.10
+MOST_NEAR = 200  # cuts among which the nearest to one that does not fit is looked for
 ROOM = 0.01  # of the step: what a full memory costs against an empty one, so that equals prefer room
 
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked of the search: the job, where, by which objective and under which limits."""
+    """What is asked of the search: the job, where, by which objective and under which limits.
+
+    ``recompute``: whether the search may recompute where a layout does not fit without.
+    """
 
     facts: JobFacts
     cluster: Cluster
@@ -40,6 +44,7 @@ class Question:
     deadline_s: float | None = None
     budget_usd: float | None = None
     optimizer: str = "adamw"
+    recompute: bool = True
 
     @cached_property
     def rule_facts(self) -> Facts:
@@ -64,9 +69,12 @@ class Judged:
 
 
 def judge(question: Question, layouts: Iterable[Layout], *, explain: bool = True) -> Judged:
-    """Price every layout; rules, memory, deadline and budget drop some. ``explain``: look for the nearest."""
+    """Price every layout; rules, memory, deadline and budget drop some. ``explain``: look for the nearest.
+
+    What does not fit is tried again with more recomputed, where the layout leaves that open.
+    """
     found = Judged()
-    too_large: list[tuple[Layout, float, float]] = []
+    too_large: list[Rejection] = []
     facts = question.rule_facts
     for layout in layouts:
         broken = first_broken(layout, facts)
@@ -74,30 +82,56 @@ def judge(question: Question, layouts: Iterable[Layout], *, explain: bool = True
             repaired = str(repair(layout, facts)) if explain else ""
             found.rejected.append(Rejection(layout, "rule", 0.0, 0.0, "", repaired, broken[1]))
             continue
-        room = memory_limit(question, layout)
-        device = memory_of(layout, question.facts.work, question.speeds, question.cluster)[3]
-        if chance.exceeds(device, room, MEMORY_SIGMA) > MOST_OOM:
-            too_large.append((layout, device / GIB, room / GIB))
+        fitting = _fitting(question, layout)
+        if isinstance(fitting, Rejection):
+            too_large.append(fitting)
             continue
-        candidate = price(question, layout)
+        candidate = price(question, *fitting)
         late = over_limits(question, candidate)
         if late is not None:
             found.rejected.append(late)
         else:
             found.candidates.append(candidate)
     found.candidates.sort(key=lambda c: rank_key(question, c))
-    cuts = best_by_cut(found.candidates)
-    for layout, value, limit in too_large if explain else []:
-        near = nearest(layout, cuts)
-        text = f"nearest: {near.layout}" if near else "nothing fits here"
-        found.rejected.append(Rejection(layout, "memory", value, limit, "GiB", text))
+    found.rejected += _with_nearest(too_large, found.candidates) if explain else []
     return found
 
 
-def price(question: Question, layout: Layout) -> Candidate:
-    """A layout's predicted step, memory and money, with their uncertainty."""
+def _fitting(question: Question, layout: Layout) -> tuple[Layout, Memory] | Rejection:
+    """The layout with its memory, with as little computed again as makes it fit, or why it does not."""
+    kinds = ("none", "full", "selective") if question.recompute and layout.recompute == "none" else ("",)
+    best: tuple[Layout, Memory] | None = None
+    for recompute in kinds:  # what even the last resort does not fit is not tried with less
+        tried = layout.replace(recompute=recompute) if recompute not in ("", "none") else layout
+        room = memory_limit(question, tried)
+        memory = memory_of(tried, question.facts.work, question.speeds, question.cluster)
+        if chance.exceeds(memory[3], room, MEMORY_SIGMA) <= MOST_OOM:
+            best = (tried, memory)
+        if (best is not None and recompute != "full") or (best is None and recompute in ("full", "")):
+            break
+    if best is not None:
+        return best
+    return Rejection(tried, "memory", memory[3] / GIB, room / GIB, "GiB", "")
+
+
+def _with_nearest(too_large: Sequence[Rejection], candidates: Sequence[Candidate]) -> list[Rejection]:
+    """What does not fit, each cut with the candidate that comes nearest."""
+    cuts = best_by_cut(candidates)[:MOST_NEAR]
+    near_to: dict[Layout, str] = {}
+    found = []
+    for one in too_large:
+        bare = one.layout.replace(mbs=None)
+        if bare not in near_to:
+            near = nearest(one.layout, cuts)
+            near_to[bare] = f"nearest: {near.layout}" if near else "nothing fits here"
+        found.append(replace(one, nearest=near_to[bare]))
+    return found
+
+
+def price(question: Question, layout: Layout, memory: Memory | None = None) -> Candidate:
+    """A layout's predicted step, memory (where it is not known already) and money, with their uncertainty."""
     work, cluster, speeds = question.facts.work, question.cluster, question.speeds
-    found = estimate(layout, work, speeds, cluster)
+    found = estimate(layout, work, speeds, cluster, memory)
     world = layout.world_size
     spread = chance.sigma(found.seconds, _sigma(question, found))
     low, mid, high = chance.interval(found.step_s, spread)
@@ -175,17 +209,32 @@ def over_limits(question: Question, candidate: Candidate) -> Rejection | None:
 def nearest(layout: Layout, candidates: Sequence[Candidate]) -> Candidate | None:
     """The candidate most like a layout: as many ranks first, then the same axes, then the micro-batch."""
 
+    logs, axes = _logs(layout), range(1, len(NEAR_AXES) + 1)
+    cut = [i for i in axes if logs[i]]
+    whole = [i for i in axes if not logs[i]]
+
     def unlike(candidate: Candidate) -> tuple[float, ...]:
-        other = candidate.layout
+        other = _logs(candidate.layout)
         return (
-            abs(math.log(other.world_size / layout.world_size)),
-            abs(math.log(other.fsdp / layout.fsdp)) if layout.fsdp > 1 else 0.0,
-            float(other.zero != layout.zero),
-            abs(math.log((other.mbs or 1) / (layout.mbs or 1))),
+            abs(other[0] - logs[0]),
+            sum(abs(other[i] - logs[i]) for i in cut),
+            sum(other[i] > 0 for i in whole),
+            candidate.layout.zero != layout.zero,
+            abs(other[-1] - logs[-1]),
             candidate.step_s[1],
         )
 
     return min(candidates, key=unlike, default=None)
+
+
+NEAR_AXES = ("fsdp", "tp", "pp", "cp", "ep")
+
+
+@lru_cache(maxsize=4096)
+def _logs(layout: Layout) -> tuple[float, ...]:
+    """Logarithms of the world size, of the degrees and of the micro-batch."""
+    degrees = (layout.world_size, *(layout.degree(axis) for axis in NEAR_AXES), layout.mbs or 1)
+    return tuple(map(math.log, degrees))
 
 
 def best_by_cut(candidates: Sequence[Candidate]) -> list[Candidate]:

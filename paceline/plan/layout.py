@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from paceline.ledger.outcome import Exit, Refused
@@ -113,13 +114,13 @@ class Layout:
         several = self.schedule in ("interleaved", "zero-bubble", *V_SCHEDULES)
         return 2 if self.pp != 1 and several else 1
 
-    @property
+    @cached_property
     def open(self) -> bool:
         """Whether something is still the planner's: ``auto``, or a degree written ``auto``."""
         known = self.dp and self.fsdp and self.tp and self.pp and self.cp and self.ep and self.etp
         return self.auto or not known
 
-    @property
+    @cached_property
     def world_size(self) -> int:
         """Ranks: dp · fsdp · tp · pp · cp. An open layout has none yet (ValueError)."""
         if self.open:

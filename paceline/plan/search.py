@@ -7,6 +7,7 @@ not taken.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -37,6 +38,8 @@ from paceline.plan.speed.speeds import Speeds
 
 if TYPE_CHECKING:
     from paceline.job import Job
+
+MOST_LISTED = 3000
 
 
 def plan(
@@ -87,7 +90,7 @@ def plan(
         objective=question.objective,
         best=told[0],
         candidates=told,
-        rejected=judged.rejected,
+        rejected=_fewer(judged.rejected),
         scopes=scopes,
         reason=reason(question, best, scopes, judged, wanted),
         shortcut=_shortcut(question, best),
@@ -107,7 +110,8 @@ def _judged(question: Question, wanted: Layout, where: str) -> Judged:
     """At least one candidate, or the refusal that says why there is none."""
     rules.check(wanted, question.rule_facts, where)
     closed = wanted.resolve(question.cluster.world)
-    judged = judge(question, layouts(question.cluster, question.facts.work, closed))
+    asked = replace(question, recompute=closed.auto and closed.recompute == "none")
+    judged = judge(asked, layouts(question.cluster, question.facts.work, closed))
     if not judged.candidates:
         _nothing(question, judged, closed, where)
     return judged
@@ -162,6 +166,19 @@ def _slower(
         value, limit = objective(question, candidate), objective(question, best)
         found.append(Rejection(candidate.layout, kind, value, limit, unit, wins_when(candidate, best)))  # type: ignore[arg-type]
     return found
+
+
+def _fewer(rejected: list[Rejection]) -> list[Rejection]:
+    """All of them, or of very many the nearest to its limit of each cut and kind."""
+    if len(rejected) <= MOST_LISTED:
+        return rejected
+    kept: dict[tuple[Layout, str], Rejection] = {}
+    for one in rejected:
+        key = (one.layout.replace(mbs=None, recompute="none"), one.kind)
+        other = kept.get(key)
+        if other is None or one.value < other.value:
+            kept[key] = one
+    return list(kept.values())
 
 
 def _shortcut(question: Question, best: Candidate) -> str:

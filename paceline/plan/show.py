@@ -152,7 +152,9 @@ def _candidates(plan: Plan, limit: float, width: int) -> list[str]:
     if all(c.usd is None for c in plan.candidates):
         columns.pop(-2)
     cells = [[name, *(show(c) for c in plan.candidates)] for name, show, _ in columns]
-    while len(cells) > 2 and 4 + sum(max(map(len, column)) + 2 for column in cells) > width:
+    if _wide(cells) > width:  # a verdict is worth more than its percentage
+        cells[-1] = [verdict.partition(" (")[0] for verdict in cells[-1]]
+    while len(cells) > 2 and _wide(cells) > width:
         cells.pop()
     widths = [max(map(len, column)) for column in cells]
     lines = []
@@ -166,15 +168,21 @@ def _candidates(plan: Plan, limit: float, width: int) -> list[str]:
     return lines
 
 
+def _wide(cells: Sequence[Sequence[str]]) -> int:
+    return 4 + sum(max(map(len, column)) + 2 for column in cells)
+
+
 def _rejected(plan: Plan, width: int) -> list[str]:
     tried = len(plan.rejected) + len(plan.candidates)
     kinds = " · ".join(f"{n} {'rules' if kind == 'rule' else kind}" for kind, n in plan.counts().items())
     head = f"rejected {len(plan.rejected)} of {tried}" + (f": {kinds}" if kinds else "")
     note = "(all: --json, or plan.html)"
     lines = [f"{head}{note:>{max(len(note) + 2, width - len(head))}}"] if plan.rejected else [head]
-    for rejection in notable(plan.rejected):
-        value = _value(rejection)
-        lines.append(f" {rejection.layout!s:<27} {value:<20} {rejection.nearest}")
+    told = [(str(r.layout), _value(r), r.nearest) for r in notable(plan.rejected)]
+    widest = [max((len(row[i]) for row in told), default=0) for i in range(2)]
+    lines += [
+        f" {name:<{max(27, widest[0])}}  {value:<{max(20, widest[1])}}  {near}" for name, value, near in told
+    ]
     return lines
 
 
@@ -182,7 +190,7 @@ def notable(rejected: Sequence[Rejection]) -> list[Rejection]:
     """A few rejections that answer "why not": one device, plain dp, and the nearest miss of each kind."""
     cuts: dict[str, Rejection] = {}
     for rejection in sorted(rejected, key=lambda r: r.value):
-        cuts.setdefault(f"{rejection.layout.replace(mbs=None)}", rejection)
+        cuts.setdefault(f"{rejection.layout.replace(mbs=None, recompute='none')}", rejection)
     first = [cuts[name] for name in cuts if name == "single" or (name.startswith("dp=") and "," not in name)]
     rest = sorted(
         (r for r in cuts.values() if r not in first), key=lambda r: r.value / r.limit if r.limit else 9.0

@@ -11,7 +11,7 @@ from paceline.ledger.outcome import Exit, Refused
 from paceline.plan.answer import Plan
 from paceline.plan.layout import Layout
 from paceline.plan.measured import Measured
-from tests.plan.answers import LLAMA, ask, job, machine, measurement
+from tests.plan.answers import LLAMA, TINY, ask, job, machine, measurement
 
 
 def test_one_device_is_kept_when_ranks_only_share_it() -> None:
@@ -48,11 +48,48 @@ def test_every_layout_is_either_listed_or_rejected_with_numbers() -> None:
     assert len(set(layouts)) == len(layouts)
     assert {str(layout.replace(mbs=None)) for layout in layouts} == {
         "single", "dp=2", "fsdp=2", "fsdp=2:zero1", "fsdp=2:zero2",
+        "tp=2", "pp=2", "pp=2:interleaved", "pp=2:zbv",
     }  # fmt: skip
     for rejection in found.rejected:
         assert rejection.kind == "slower"
         assert rejection.limit == pytest.approx(found.best.step_s[1])
         assert rejection.nearest.startswith("wins when")
+
+
+def test_a_cpu_keeps_what_it_chose_before_there_were_more_axes() -> None:
+    """Ranks of one host share its cores: messages inside every layer only cost."""
+    for link, alone, shared in ((2e8, 80e9, 32e9), (1e9, 80e9, 40e9), (50e9, 80e9, 75e9)):
+        found = ask(measured=measurement(link=link, alone=alone, shared=shared))
+        assert found.layout.tp * found.layout.pp * found.layout.cp == 1
+        inside = [c for c in (*found.candidates, *found.rejected) if c.layout.tp * c.layout.pp > 1]
+        assert inside
+
+
+def test_no_layout_that_the_book_refuses_is_made_up() -> None:
+    for model, cluster in (("llama-3.1-8b", "2x8xH100-SXM-80GB"), ("qwen3-30b-a3b", "8xH100-SXM-80GB")):
+        found = ask(job(LLAMA | {"model.preset": model, "data.sequence_length": 8192}), cluster)
+        assert not [r for r in found.rejected if r.kind == "rule"]
+
+
+def test_recompute_is_taken_where_it_makes_room_and_not_else() -> None:
+    fits = ask(job(TINY | {"model.preset": "nano"}), "1xH100-SXM-80GB")
+    assert fits.layout.recompute == "none"
+    assert not [r for r in fits.rejected if r.layout.recompute != "none"]
+    large = ask(
+        job(LLAMA | {"model.preset": "llama-3.1-70b", "data.sequence_length": 8192}), "16x8xH100-SXM-80GB"
+    )
+    assert large.layout.recompute != "none"
+    asked = ask(job(LLAMA), "8xH100-SXM-80GB", layout="auto,recompute=full")
+    assert {c.layout.recompute for c in asked.candidates} == {"full"}
+    given = ask(job(LLAMA), "8xH100-SXM-80GB", layout="fsdp=8,mbs=1")
+    assert given.layout.recompute == "none"
+
+
+def test_experts_may_be_spread_and_long_rows_cut() -> None:
+    moe = ask(job(LLAMA | {"model.preset": "qwen3-30b-a3b", "data.sequence_length": 4096}), "8xH100-SXM-80GB")
+    assert any(r.layout.ep > 1 for r in (*moe.candidates, *moe.rejected))
+    long = job(LLAMA | {"data.sequence_length": 131072, "train.global_batch_size": 8})
+    assert ask(long, "2x8xH100-SXM-80GB").layout.cp > 1
 
 
 def test_nothing_fits_is_exit_11_with_the_nearest() -> None:
@@ -63,7 +100,8 @@ def test_nothing_fits_is_exit_11_with_the_nearest() -> None:
     with pytest.raises(Refused) as caught:
         ask(job(LLAMA), "8xH100-SXM-80GB", layout="single", where="--layout")
     assert caught.value.exit_code == Exit.MEMORY
-    assert caught.value.use.startswith("--layout fsdp=")
+    near = caught.value.use.removeprefix("--layout ")
+    assert ask(job(LLAMA), "8xH100-SXM-80GB", layout=near).best.p_oom <= 0.1
     assert caught.value.where == "--layout"
 
 

@@ -52,8 +52,13 @@ def groups(layout: Layout) -> int:
     return found + (layout.ep > 1 and same_experts(layout) > 1)
 
 
-def estimate(layout: Layout, work: Work, speeds: Speeds, cluster: Cluster) -> Estimate:
-    """Seconds, bytes and memory of one step of ``layout``, which is closed and has its micro-batch."""
+def estimate(
+    layout: Layout, work: Work, speeds: Speeds, cluster: Cluster, memory: Memory | None = None
+) -> Estimate:
+    """Seconds, bytes and memory of one step of ``layout``, which is closed and has its micro-batch.
+
+    ``memory``: of this layout, where it has been asked already.
+    """
     rows, micros = micro_batches(layout, work.global_batch)
     devices = layout.world_size if cluster.is_cpu else cluster.devices
     places = alike(held_by(layout, work.widths))
@@ -88,7 +93,7 @@ def estimate(layout: Layout, work: Work, speeds: Speeds, cluster: Cluster) -> Es
         "idle": idle,
     }
     padding = padding_rows(layout, work.global_batch) / (rows * micros * layout.data_degree)
-    parts, allocated, reserved, device = memory_of(layout, work, speeds, cluster)
+    parts, allocated, reserved, device = memory or memory_of(layout, work, speeds, cluster)
     return Estimate(
         layout=layout,
         seconds=seconds,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from dataclasses import replace
+from typing import Any, ClassVar
 
 import pytest
 
-from paceline.plan.cost import dp, fsdp, single
-from paceline.plan.cost.held import Held, held_by
+from paceline.plan.cost import cp, dp, ep, fsdp, pp, single, tp
+from paceline.plan.cost.held import Held, expert_shards, held_by, rank_states
 from paceline.plan.cost.step import estimate, memory_of
 from paceline.plan.cost.terms import Work, micro_batches, padding_rows
 from paceline.plan.layout import Layout
@@ -146,3 +147,135 @@ def test_memory_orders_as_zero_promises() -> None:
         < device("dp=4,mbs=1")
     )
     assert device("single,mbs=1") < device("single,mbs=4")
+
+
+MOE = Work(
+    Shape(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=96, n_shared_experts=1),
+    sequence_length=64,
+    global_batch=8,
+    precision="fp32",
+)
+
+
+def messages(axis: Any, text: str, work: Work = WORK, place: int = 0) -> float:
+    """Seconds = messages, of one micro-batch: a collective of any size takes one second."""
+    layout = Layout.parse(text)
+    found = axis.deliver(layout, work, Flat(), 8, held_by(layout, work.widths)[place], 1)
+    assert found.exposed_s == found.total_s
+    return float(found.total_s)
+
+
+def test_messages_of_each_axis_are_those_of_its_docstring() -> None:
+    # two layers of eight messages; embedding and head two each; one small reduction in the loss
+    assert messages(tp, "tp=2") == 2 * 8 + 2 * 2 + 1
+    assert messages(tp, "tp=2,recompute=full") == 1.5 * 2 * 8 + 2 * 2 + 1
+    assert messages(cp, "cp=2") == 2 * 2
+    assert messages(cp, "cp=2:ulysses") == 2 * 2
+    assert messages(ep, "fsdp=2,ep=2", MOE) == 2 * 4
+    assert messages(ep, "fsdp=2,ep=2,recompute=full", MOE) == 1.5 * 2 * 4
+    assert messages(pp, "pp=2", place=0) == messages(pp, "pp=2", place=1) == 1
+    assert (
+        messages(tp, "single")
+        == messages(cp, "dp=2")
+        == messages(ep, "dp=2", MOE)
+        == messages(pp, "dp=2")
+        == 0
+    )
+
+
+def test_sent_bytes_are_those_of_the_formulas() -> None:
+    def sent(axis: Any, text: str, work: Work = WORK) -> float:
+        layout = Layout.parse(text)
+        return float(axis.deliver(layout, work, Flat(), 8, held_by(layout, work.widths)[0], 1).sent_bytes)
+
+    stream, w = 64 * 128, 4
+    assert sent(tp, "tp=2") == (2 * 8 + 2 * 2) * stream * w / 2
+    # keys and values of a row: 64 tokens, two heads of 16, gathered and scattered in two layers
+    assert sent(cp, "cp=2") == 2 * 2 * (64 * 2 * 32 * w) / 2
+    assert sent(ep, "fsdp=2,ep=2", MOE) == pytest.approx(ep.HOTTEST * 2 * 4 * 2 * stream * w / 2)
+    assert sent(pp, "pp=2") == stream * w
+
+
+def test_what_a_rank_holds_adds_up_to_the_model() -> None:
+    whole = parameters(MOE.widths)
+    stages = held_by(Layout.parse("pp=2"), MOE.widths)
+    assert sum(part.total for part in stages) == whole.total
+    assert (stages[0].embeds, stages[0].predicts, stages[1].predicts) == (True, False, True)
+    (spread,) = held_by(Layout.parse("fsdp=4,ep=4"), MOE.widths)
+    assert spread.experts == whole.experts / 4
+    assert spread.dense == whole.total - whole.experts
+    assert held_by(Layout.parse("pp=2:zbv"), replace(MOE.widths, num_hidden_layers=4))[0].predicts
+
+
+def test_expert_state_is_sharded_over_the_ranks_with_the_same_experts_only() -> None:
+    layout = Layout.parse("fsdp=4,ep=2")
+    (part,) = held_by(layout, MOE.widths)
+    assert expert_shards(layout) == 2
+    assert rank_states(layout, part) == part.dense / 4 + part.experts / 2
+    assert rank_states(Layout.parse("dp=4,ep=2"), part) == part.total
+    assert rank_states(Layout.parse("fsdp=2,cp=2"), ALL) == ALL.total / 4
+
+
+def memory(text: str, work: Work = WORK) -> float:
+    return memory_of(Layout.parse(text), work, Flat(), machine())[3]
+
+
+def test_each_axis_makes_the_fullest_rank_smaller() -> None:
+    deep = replace(WORK, widths=replace(WORK.widths, num_hidden_layers=8))
+    for smaller, larger in (
+        ("tp=2,mbs=8", "single,mbs=8"),
+        ("tp=4,mbs=8", "tp=2,mbs=8"),
+        ("cp=2,mbs=8", "single,mbs=8"),
+        ("pp=2,mbs=4", "single,mbs=4"),
+        ("pp=4,mbs=2", "pp=2,mbs=2"),
+        ("pp=4,mbs=1", "pp=4:gpipe,mbs=1"),
+        ("single,mbs=8,recompute=selective", "single,mbs=8"),
+        ("single,mbs=8,recompute=full", "single,mbs=8,recompute=selective"),
+        ("fsdp=2,tp=2,mbs=4", "fsdp=2,mbs=4"),
+    ):
+        assert memory(smaller, deep) < memory(larger, deep), smaller
+
+
+def test_micro_batches_in_flight() -> None:
+    def flying(text: str, place: int = 0) -> float:
+        return pp.in_flight(Layout.parse(text), place, 8)
+
+    assert (flying("single"), flying("pp=4:gpipe")) == (1, 8)
+    assert [flying("pp=4", place) for place in range(4)] == [4, 3, 2, 1]
+    assert flying("pp=4:interleaved") == 4 * (1 + 3 / 8)  # p (1 + (p-1)/(p v)), Korthikanti et al. 2022
+    assert flying("pp=4:zbv") == 4
+
+
+def test_waiting_orders_the_schedules_as_published() -> None:
+    waits = [
+        pp.waiting(Layout.parse(f"pp=4:{s}")) for s in ("gpipe", "1f1b", "interleaved", "zero-bubble", "zbv")
+    ]
+    assert waits[0] == waits[1] == 1
+    assert waits[2:] == sorted(waits[2:], reverse=True)
+
+
+def test_a_pipeline_idles_for_one_micro_batch_of_each_other_stage() -> None:
+    found = estimate(Layout.parse("pp=2,mbs=1"), WORK, Flat(), machine())
+    # stages of one layer; the last one has the head as well and is the slowest: 8 micro-batches of 1.5 s
+    assert found.seconds["compute"] == pytest.approx(8 * 1.5)
+    assert found.seconds["idle"] == pytest.approx(1.0 + 1.0)  # the other stage's layer and its message
+    assert found.step_s == pytest.approx(sum(found.seconds.values()))
+
+
+def test_recompute_costs_a_forward_and_says_so() -> None:
+    none, full = (
+        estimate(Layout.parse(f"single,mbs=2{more}"), WORK, Flat(), machine())
+        for more in ("", ",recompute=full")
+    )
+    assert full.seconds["compute"] == pytest.approx(4 * (2 * 2 * 4 / 3 + 1.0))
+    assert full.recompute_s > 0
+    assert none.recompute_s == 0
+
+
+def test_tied_weights_are_summed_over_the_ends_of_a_pipeline() -> None:
+    work = replace(WORK, widths=replace(WORK.widths, tie_word_embeddings=True))
+    first, last = held_by(Layout.parse("pp=2"), work.widths)
+    assert first.tables == last.tables == 512 * 128
+    assert pp.tied(Layout.parse("pp=2"), work, Flat(), 8, first).total_s == 1
+    assert pp.tied(Layout.parse("pp=2:zbv"), work, Flat(), 8, first).total_s == 0
+    assert pp.tied(Layout.parse("pp=2"), WORK, Flat(), 8, first).total_s == 0
