@@ -76,6 +76,14 @@ class Look:
         """Whether causal attention over a whole row of ``length`` is all there is to it."""
         return self.segments_BS is None and (self.window is None or self.window >= length)
 
+    def prepare(self, length: int, device: torch.device) -> None:
+        """Build what :func:`plain_attention` over a row of ``length`` will ask for, before the layers do.
+
+        Inside a block it would be a side effect, which a compiler cannot take into a region that is recomputed.
+        """
+        if self.cap is not None or not self.reaches(length):
+            self.allowed(self.rows(length, device), length)
+
     def allowed(self, rows_T: Tensor, length: int) -> Tensor:
         """[B or 1, 1, T, S] boolean, True where the query at row ``rows_T[i]`` may look at key j < ``length``.
 

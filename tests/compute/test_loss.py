@@ -102,11 +102,8 @@ def test_without_gradients_nothing_is_kept() -> None:
     hidden, weight, targets = case()
     with torch.no_grad():
         assert torch.equal(fused(hidden, weight, targets), fused(hidden.detach(), weight.detach(), targets))
-    kept: list[Tensor] = []
-    with (
-        torch.no_grad(),
-        torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t),
-    ):
+    kept, hooks = saved()
+    with torch.no_grad(), hooks:
         fused(hidden, weight, targets)
     assert not kept
 

@@ -10,19 +10,20 @@ Legend: B batch, T sequence, P of its tokens in this part of the residual stream
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from paceline.compute.loss import IGNORED, linear_cross_entropy, soft_cap
 from paceline.compute.models.attention import GroupedQueryAttention
+from paceline.compute.models.balance import Balance
 from paceline.compute.models.linear import Embedding, Linear
 from paceline.compute.models.mlp import MLP
+from paceline.compute.models.moe import MoE
 from paceline.compute.models.norm import NORMS
 from paceline.compute.models.recompute import recomputed
 from paceline.compute.models.rope import RotaryTables, Rotation
-from paceline.compute.seams import Look, Seams
+from paceline.compute.seams import Look, Seams, plain_attention
 from paceline.job.presets import ModelWidths
 
 
@@ -43,7 +44,9 @@ class Part:
 class Block(nn.Module):
     """Pre-norm attention and feed-forward, each on the residual stream."""
 
-    def __init__(self, widths: ModelWidths, layer: int, seams: Seams, recompute: str, balance: Any) -> None:
+    def __init__(
+        self, widths: ModelWidths, layer: int, seams: Seams, recompute: str, balance: Balance | None
+    ) -> None:
         super().__init__()
         norm = NORMS[widths.norm]
         self.input_layernorm = norm(widths.hidden_size, widths.rms_norm_eps)
@@ -72,11 +75,9 @@ def attention_of(widths: ModelWidths, seams: Seams) -> nn.Module:
     return GroupedQueryAttention(widths, seams)
 
 
-def feed_forward_of(widths: ModelWidths, layer: int, seams: Seams, balance: Any) -> nn.Module:
+def feed_forward_of(widths: ModelWidths, layer: int, seams: Seams, balance: Balance | None) -> nn.Module:
     """The feed-forward of a layer: dense, or a mixture of experts."""
-    if has_experts(widths, layer):
-        from paceline.compute.models.moe import MoE
-
+    if balance is not None and has_experts(widths, layer):
         return MoE(widths, layer, seams, balance)
     return MLP(widths, widths.intermediate_size, seams.stream)
 
@@ -117,7 +118,7 @@ class Decoder(nn.Module):
         super().__init__()
         self.widths, self.dtype, self.seams = widths, dtype, seams
         self.part = part or Part.whole(widths)
-        self.balance = _balance(widths)
+        self.balance = Balance(widths) if widths.num_experts else None
         tied = widths.tie_word_embeddings
         if self.part.embeds or (self.part.predicts and tied):
             self.embed_tokens = Embedding(widths.vocab_size, widths.hidden_size)
@@ -163,7 +164,7 @@ class Decoder(nn.Module):
         x_BPD = self._embed(x, positions) if self.part.embeds else x
         rotation = self._rotation(length, x.device, positions, segments)
         counted_BP = self._counted(targets)
-        looks = _Looks(segments, self.widths.attn_logit_softcapping)
+        looks = self._looks(segments, length, x.device)
         for layer in self.layers.values():
             x_BPD = layer(x_BPD, rotation, looks[layer.window], counted_BP)  # type: ignore[index]
         return self._predict(x_BPD, targets) if self.part.predicts else x_BPD
@@ -191,6 +192,16 @@ class Decoder(nn.Module):
         cos, sin = self.rotary.at(positions_BT, self.dtype, longest)
         return cos[:, :, None], sin[:, :, None]
 
+    def _looks(self, segments_BS: Tensor | None, length: int, device: torch.device) -> dict[int | None, Look]:
+        """One look a window, for this forward, so that layers share its masks."""
+        cap = self.widths.attn_logit_softcapping
+        windows = {window_of(self.widths, layer) for layer in self.part.layers}
+        looks = {window: Look(segments_BS, window, cap) for window in windows}
+        if self.seams.attend is plain_attention:
+            for look in looks.values():
+                look.prepare(length, device)
+        return looks
+
     def _counted(self, targets_BT: Tensor | None) -> Tensor | None:
         if self.balance is None or targets_BT is None:
             return None
@@ -212,26 +223,6 @@ class Decoder(nn.Module):
         )
 
 
-class _Looks(dict[int | None, Look]):
-    """One look a window, for one forward, so that layers share its masks."""
-
-    def __init__(self, segments_BS: Tensor | None, cap: float | None) -> None:
-        super().__init__()
-        self._segments_BS, self._cap = segments_BS, cap
-
-    def __missing__(self, window: int | None) -> Look:
-        look = self[window] = Look(self._segments_BS, window, self._cap)
-        return look
-
-
 def rotary_dim(widths: ModelWidths) -> int:
     """How much of a head is rotated."""
     return widths.head_dim if widths.kv_lora_rank is None else widths.qk_rope_head_dim
-
-
-def _balance(widths: ModelWidths) -> Any:
-    if not widths.num_experts:
-        return None
-    from paceline.compute.models.moe import Balance
-
-    return Balance(widths)

@@ -71,10 +71,10 @@ class HalfSeam:
         self._table, self._index, self._backward = table, index, backward
 
     def gather(self, x: Tensor) -> Tensor:
-        return Spread.apply(x, self._backward, self._index)  # type: ignore[no-any-return, no-untyped-call]
+        return Spread.apply(x, self._backward, self._index)
 
     def spread(self, y: Tensor) -> Tensor:
-        return Added.apply(y, self._table, self._index)  # type: ignore[no-any-return, no-untyped-call]
+        return Added.apply(y, self._table, self._index)
 
     def part(self, t: Tensor) -> Tensor:
         return t

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
 import torch
+import torch._dynamo.utils
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -117,8 +119,33 @@ def test_a_backward_in_two_halves(recompute: str) -> None:
     inputs, groups = stage_backward_input([loss], None, [mine], model.parameters())
     stage_backward_weight(model.parameters(), groups)
     twin(other, targets=batch["targets"]).backward()
+    assert inputs[0] is not None
+    assert other.grad is not None
     assert torch.allclose(inputs[0], other.grad, rtol=1e-12)
     for (name, a), (_, b) in zip(model.named_parameters(), twin.named_parameters(), strict=True):
         assert a.grad is not None, name
         assert b.grad is not None, name
         assert torch.allclose(a.grad, b.grad, rtol=1e-10, atol=1e-13 * float(b.grad.abs().max())), name
+
+
+@pytest.mark.parametrize("recompute", RECOMPUTE[1:])
+def test_a_compiled_block_is_one_graph(recompute: str) -> None:
+    """A side effect inside the region that is recomputed would leave the whole block to eager mode, in silence."""
+    torch._dynamo.reset()
+    counters = torch._dynamo.utils.counters
+    counters.clear()
+    widths = dataclasses.replace(widths_of("gemma2"), num_hidden_layers=2, layer_types=None)
+    plain, model = filled(widths), filled(widths, recompute=recompute)
+    for layer in model.layers.values():
+        layer.compile(backend="aot_eager")
+    batch = batch_of(documents=True)
+    losses = [micro_batch_loss(m, batch) for m in (plain, model)]
+    for loss in losses:
+        loss.backward()
+    assert torch.allclose(losses[0], losses[1], rtol=1e-13)
+    assert not counters["graph_break"]
+    assert counters["stats"]["unique_graphs"] == 1
+    for (name, a), (_, b) in zip(plain.named_parameters(), model.named_parameters(), strict=True):
+        assert a.grad is not None
+        assert b.grad is not None
+        assert torch.allclose(a.grad, b.grad, rtol=1e-10, atol=1e-13 * float(a.grad.abs().max())), name
