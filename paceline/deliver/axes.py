@@ -12,7 +12,7 @@ from dataclasses import replace
 from torch import nn
 
 from paceline.compute.seams import Seams
-from paceline.deliver import cp, dp, fsdp, tp
+from paceline.deliver import cp, dp, ep, fsdp, tp
 from paceline.deliver.delivery import Delivery, Part, Precision, single
 from paceline.deliver.held import Held, ddp_sums
 from paceline.deliver.mesh import Mesh
@@ -31,12 +31,8 @@ def seams(mesh: Mesh) -> Seams:
         group = mesh.group("cp")
         assert group is not None
         found = replace(found, attend=cp.attention(layout.cp_kind, group))
-    if layout.ep > 1:
-        from paceline.deliver import ep
-
-        group = mesh.group("ep")
-        assert group is not None
-        found = replace(found, dispatch=ep.dispatch(group))
+    if layout.ep * layout.etp > 1:
+        found = replace(found, dispatch=ep.dispatch(mesh.group("ep"), mesh.group("etp")))
     return found
 
 

@@ -50,7 +50,7 @@ class Held:
             to be counted and saved once.
         to_sum: those of them whose gradients are still to be added up when the backward is over.
         holders: ranks that hold any part of it.
-        expert: cut by ep, so that it is sharded over the ranks with the same experts.
+        expert: cut by ep or etp, so that it is sharded over the ranks with the same experts.
     """
 
     shape: tuple[int, ...]
@@ -94,7 +94,7 @@ def hold(
         size = shape[cut.dim] // cut.units
         part = held(cut.units, degree, at[cut.axis])
         starts[cut.dim], extent[cut.dim] = part.start * size, len(part) * size
-    expert = layout.ep > 1 and any(cut.axis in EXPERT_AXES for cut in cuts)
+    expert = layout.ep * layout.etp > 1 and any(cut.axis in EXPERT_AXES for cut in cuts)
     replicas, to_sum = (_expert if expert else _dense)(cuts, layout, rank, stages)
     holders = tuple(r for n in stages for r in members(layout, layout.rank_of({"pp": n}), "stage"))
     return Held(tuple(shape), tuple(starts), tuple(extent), replicas, to_sum, holders, expert)

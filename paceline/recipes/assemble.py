@@ -132,7 +132,7 @@ def assemble(
         model.tie_weights()
     if layout.compile == "on":
         compile_blocks(models)
-    parts = [Part(m, shard_units(m), expert_units(m) if layout.ep > 1 else ()) for m in models]
+    parts = [Part(m, shard_units(m), expert_units(m) if layout.ep * layout.etp > 1 else ()) for m in models]
     if cuts_before_memory(mesh):
         delivery = deliver(parts, mesh, precision)
         (materialise or fill)(models, held, device, job.train.seed)
