@@ -47,6 +47,12 @@ def plan(
     draw: Annotated[
         bool, typer.Option("--draw", help="the pipeline's schedule, as text and as an SVG file")
     ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="one rank's step on a fake cluster: its memory and messages")
+    ] = False,
+    rank: Annotated[
+        int | None, typer.Option("--rank", metavar="R", help="the rank of --dry-run, from 0")
+    ] = None,
     sets: Sets = None,
 ) -> Reply:
     """Which layout, on what hardware, and is it worth it at all, or one device. Starts nothing."""
@@ -60,6 +66,11 @@ def plan(
     pairs = split_sets(sets) + [(key, value) for key, value in options.items() if value is not None]
     loaded = load_job(job, pairs)
     found = loaded.job
+    if dry_run or rank is not None:
+        from paceline.cli.dry_run import refuse_alone, reply
+
+        refuse_alone(dry_run, {"--what-if": what_if, "--scale": scale, "--save": save, "--draw": draw})
+        return reply(screen, found, cluster, layout, rank or 0)
     if save is not None:
         check_save(save, loaded.files)
     asked = parse_what_if(what_if or [])
@@ -170,8 +181,6 @@ HERE = (
                 "K",
                 "paceline train JOB --layout L, a few steps each",
             ),
-            Later("--dry-run", "a step of one rank on a fake cluster", "02"),
-            Later("--rank", "the rank of --dry-run", "02", "R"),
             Later("--score", "compare predictions with runs of a table", "03", "CSV"),
             Later("--calibrate", "fit to the runs of a table", "03", "CSV"),
             Later("--out", "where --score writes", "03", "CSV"),

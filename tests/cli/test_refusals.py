@@ -9,8 +9,6 @@ from tests.cli.shell import in_process
 
 LATER_OPTIONS = [
     ("plan", "--measure", "3"),
-    ("plan", "--dry-run", ""),
-    ("plan", "--rank", "1"),
     ("plan", "--score", "history.csv"),
     ("plan", "--calibrate", "history.csv"),
     ("plan", "--out", "scores.csv"),

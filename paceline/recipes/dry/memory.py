@@ -24,6 +24,7 @@ from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 _DEVICE = torch.ops.prim.device.default
+_STORAGE: Any = torch.UntypedStorage
 _CAST = torch.ops.aten._to_copy.default
 
 
@@ -78,6 +79,10 @@ class MemoryLog(TorchDispatchMode):
             return func(*args)
         if any(issubclass(kind, DTensor) for kind in types):
             return NotImplemented  # it comes back as operators on the local tensors
+        if func.namespace == "fsdp" and "all_gather" in func.name():
+            self.is_kind(
+                (a for a in args if isinstance(a, Tensor)), Kind.WORKING_WEIGHTS
+            )  # the buffer it goes into
         out = func(*args, **(kwargs or {}))
         if isinstance(out, Tensor):
             self._see(out, func, args)
@@ -129,8 +134,6 @@ class MemoryLog(TorchDispatchMode):
         self._number(storage, self._kind_of_new(func, args))
 
     def _kind_of_new(self, func: Any, args: Any) -> Kind:
-        if func.namespace == "fsdp":
-            return Kind.WORKING_WEIGHTS if self._is_gather(func) else Kind.TEMPORARIES
         if func is _CAST:
             known = self._live.get(args[0].untyped_storage()._cdata)
             if known is not None and self._kinds[known[0]] in (Kind.WEIGHTS, Kind.WORKING_WEIGHTS):
@@ -138,10 +141,6 @@ class MemoryLog(TorchDispatchMode):
         if torch._C._current_graph_task_id() != -1:
             return Kind.TEMPORARIES
         return Kind.ACTIVATIONS if self.forwarding else Kind.TEMPORARIES
-
-    @staticmethod
-    def _is_gather(func: Any) -> bool:
-        return "all_gather" in func.name()
 
     def _number(self, storage: torch.UntypedStorage, kind: Kind) -> int:
         key = storage._cdata
@@ -170,7 +169,7 @@ class MemoryLog(TorchDispatchMode):
             self._sizes[number] = now
 
     def __enter__(self) -> MemoryLog:
-        self._plain_resize = resize = torch.UntypedStorage.resize_
+        self._plain_resize = resize = _STORAGE.resize_
 
         def watched(storage: torch.UntypedStorage, size: int) -> Any:
             self._number(storage, Kind.WORKING_WEIGHTS)  # before, so that the log has the old size
@@ -178,11 +177,11 @@ class MemoryLog(TorchDispatchMode):
             self._resized(storage)
             return done
 
-        torch.UntypedStorage.resize_ = watched  # type: ignore[method-assign,assignment]
-        return super().__enter__()  # type: ignore[no-any-return]
+        _STORAGE.resize_ = watched
+        return super().__enter__()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        torch.UntypedStorage.resize_ = self._plain_resize  # type: ignore[method-assign]
+        _STORAGE.resize_ = self._plain_resize
         super().__exit__(kind, error, trace)

@@ -75,7 +75,7 @@ def test_each_axis_has_its_own_books(world: World, books: Rows) -> None:
     assert [(row.axis, row.group, row.bytes) for row in books.rows] == [
         ("dp", "0,2", 12),
         ("tp", "2,3", 12),
-        ("step", "0-3", 4),
+        ("step", "0-3#2", 4),
     ]
 
 
