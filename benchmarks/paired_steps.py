@@ -101,7 +101,7 @@ def _by_hand(layout: Layout, job: Job, batch: dict[str, torch.Tensor]) -> Any:
     model: nn.Module = Decoder(WIDTHS)
     plain = build_mesh(Layout.parse("single"), 0, None)
     start: Assembly = assemble(job, WIDTHS, "fp32", plain, CPU)
-    model.load_state_dict(start.model.state_dict())
+    model.load_state_dict(start.models[0].state_dict())
     if layout.degree("dp") > 1:
         model = DistributedDataParallel(model)
     if layout.degree("fsdp") > 1:

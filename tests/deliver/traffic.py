@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from paceline.deliver.axes import deliver
-from paceline.deliver.delivery import Precision
+from paceline.deliver.delivery import Part, Precision
 from paceline.deliver.mesh import build_mesh
 from paceline.deliver.wire.world import World
 from paceline.ledger.spans import CallRow, Ledger
@@ -46,7 +46,7 @@ def one_step(
     torch.manual_seed(0)
     model = Layers(skip)
     precision = Precision(torch.float32, getattr(torch, reduce))
-    delivery = deliver(model, list(model.layers), mesh, precision)
+    delivery = deliver([Part(model, list(model.layers))], mesh, precision)
     began = 0.0
     for _ in range(2):
         model.zero_grad()
