@@ -11,13 +11,18 @@ the order of the installed torch over a grid of sizes.
                   al. 2023, arXiv:2401.10241)
     zbv           two stages a rank, down and back in a V, split backward (the same paper, section 6)
     dualpipev     the V with a forward and a backward run as one (DeepSeek-AI 2024, arXiv:2412.19437)
+
+Title of the hard why: *a block that recomputes is not split*. torch asks for the gradients of each group of weights
+in a call of its own, and a block that is computed again is so in every call: 52 and 88 forwards of a block where 8
+were due (2 ranks, 4 micro-batches, zbv, ``recompute=full``). A compiled block gives both halves at once or none. So
+under ``recompute`` and ``compile`` the whole backward runs where ``I`` stands, and ``W`` is nothing.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from paceline.plan.pipeline.counts import Pipeline, per_round, refuses
 
@@ -66,7 +71,20 @@ def orders(layout: Pipeline, micro_batches: int) -> list[Order]:
     if why is not None:
         raise ValueError(why)
     make = _MAKERS[layout.schedule]
-    return [make(layout, rank, micro_batches) for rank in range(layout.pp)]
+    found = [make(layout, rank, micro_batches) for rank in range(layout.pp)]
+    return found if splits(layout) else [_unsplit(order) for order in found]
+
+
+SPLIT = ("zero-bubble", "zbv", "dualpipev")
+
+
+def splits(layout: Pipeline) -> bool:
+    """Whether backwards are run in two halves."""
+    return layout.schedule in SPLIT and layout.recompute == "none" and layout.compile == "off"
+
+
+def _unsplit(order: Order) -> Order:
+    return [replace(a, kind="B") if a.kind == "I" else a for a in order if a.kind != "W"]
 
 
 def _gpipe(layout: Pipeline, rank: int, micro_batches: int) -> Order:

@@ -18,6 +18,7 @@ from torch.distributed.pipelining import schedules
 from paceline.ledger.spans import Ledger
 from paceline.plan.layout import Layout
 from paceline.plan.pipeline.counts import refuses
+from paceline.plan.pipeline.orders import splits
 from paceline.update.pipeline.forward import forward_only
 from paceline.update.pipeline.shards import Shards
 from paceline.update.pipeline.stages import Stage, Stream, accounts
@@ -31,8 +32,6 @@ SCHEDULES: dict[str, Callable[..., Any]] = {
     "dualpipev": schedules.ScheduleDualPipeV,
 }
 ONE_STAGE = ("gpipe", "1f1b")
-SPLIT = ("zero-bubble", "zbv", "dualpipev")
-"""Schedules that split the backward."""
 
 
 class Pipelined:
@@ -123,7 +122,7 @@ class Pipelined:
                 self.stream,
                 tokens,
                 self.group,
-                Shards(module, layout.zero, schedule in SPLIT),
+                Shards(module, layout.zero, splits(layout)),
                 self._account,
             )
             for number, module in self.stages

@@ -25,7 +25,7 @@ class Shards:
     Args:
         stage: the stage's module; without FSDP2 inside, every call does nothing.
         zero: ``zero1``, ``zero2`` or ``zero3``.
-        split: whether the schedule splits backwards.
+        split: whether backwards run in two halves.
 
     Raises:
         ValueError: a split backward over zero3.

@@ -102,6 +102,7 @@ class Stage(PipelineStage):
         )
         self.owner, self.stream, self.shards, self.account = owner, stream, shards, account
         self._under_way: deque[dist.Work] = deque()
+        self._backwards = 0
 
     # What it waits for
 
@@ -169,15 +170,28 @@ class Stage(PipelineStage):
         self, bwd_chunk_id: int, loss: Any = None, full_backward: bool = True, last_backward: bool = False
     ) -> None:
         with self.account("compute", "backward"):
+            if (
+                not self.shards.split
+            ):  # whole where the schedule has I: plan/pipeline/orders.py says when and why
+                full_backward, last_backward = True, self._is_last()
             last = full_backward and last_backward
             self.shards.before_backward(last)
-            super().backward_one_chunk(bwd_chunk_id, loss, full_backward, last_backward)
+            super().backward_one_chunk(bwd_chunk_id, loss, full_backward, last)
             if full_backward:
                 self.shards.after_backward(last)
             _release(self.args_recv_info[bwd_chunk_id])
             _release(self.grad_recv_info[bwd_chunk_id])
 
+    def _is_last(self) -> bool:
+        self._backwards += 1
+        if self._backwards < (self.chunks or 0):
+            return False
+        self._backwards = 0
+        return True
+
     def backward_weight_one_chunk(self, bwd_chunk_id: int, last_backward: bool = False) -> None:
+        if not self.shards.split:
+            return
         with self.account("compute", "backward"):
             self.shards.before_backward(last_backward)
             super().backward_weight_one_chunk(bwd_chunk_id, last_backward)

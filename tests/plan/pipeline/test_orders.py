@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from paceline.plan.layout import Layout
+from paceline.plan.pipeline.check import problems
 from paceline.plan.pipeline.counts import takes
 from paceline.plan.pipeline.orders import SCHEDULES, Action, orders, text
 from tests.plan.pipeline.torch_orders import CLASSES, of_torch, really_run
@@ -53,6 +54,20 @@ def test_torch_prints_another_1f1b_than_it_runs() -> None:
     assert of_torch("1f1b", 2, 1, 2)[1] == ["1F1", "1B0", "1F2", "1B1"]
     assert really_run("1f1b", 1, 2, 2) == ["1F0", "1B0", "1F1", "1B1"]
     assert of_torch("gpipe", 3, 1, 4) == ours(Layout(pp=3, schedule="gpipe"), 4)
+
+
+@pytest.mark.parametrize("option", [{"recompute": "full"}, {"recompute": "selective"}, {"compile": "on"}])
+@pytest.mark.parametrize("schedule", ["zero-bubble", "zbv", "dualpipev"])
+def test_a_block_that_recomputes_or_is_compiled_is_not_split(schedule: str, option: dict[str, str]) -> None:
+    plain = Layout(pp=3, schedule=schedule)
+    layout = plain.replace(**option)
+    found, split = orders(layout, 6), orders(plain, 6)
+    assert {a.kind for order in found for a in order} == {"F", "B"}
+    assert problems(found, layout, 6) == []
+    for order, before in zip(found, split, strict=True):
+        assert [(a.stage, a.micro_batch) for a in order] == [
+            (a.stage, a.micro_batch) for a in before if a.kind != "W"
+        ]
 
 
 def test_an_action_prints_and_parses() -> None:

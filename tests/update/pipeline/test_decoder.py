@@ -20,7 +20,8 @@ EXPERTS = {
 }
 
 
-def agree(ranks: RankPool, layout: str, micro_batches: int, changes: dict[str, Any]) -> None:
+def agree(ranks: RankPool, layout: str, micro_batches: int, changes: dict[str, Any]) -> int:
+    """Loss and gradients against one device; how many forwards of blocks there were in all."""
     loss, wanted = one_device(changes, micro_batches)
     case = "tests.update.pipeline.decoder_case:step"
     found = ranks(2).run(case, layout=layout, micro_batches=micro_batches, changes=changes)
@@ -33,6 +34,7 @@ def agree(ranks: RankPool, layout: str, micro_batches: int, changes: dict[str, A
     assert sums.keys() == wanted.keys()
     for name, gradient in wanted.items():
         assert float((sums[name] - gradient).norm()) / max(float(gradient.norm()), floor) < EXACT, name
+    return sum(rank["blocks"] for rank in found)
 
 
 @pytest.mark.parametrize(
@@ -56,4 +58,7 @@ def test_experts_in_inner_stages_have_their_auxiliary_loss(ranks: RankPool, layo
 @pytest.mark.parametrize("recompute", ["selective", "full"])
 @pytest.mark.parametrize("layout", ["pp=2", "pp=2:zbv", "pp=2:dualpipev"])
 def test_recompute(ranks: RankPool, layout: str, recompute: str) -> None:
-    agree(ranks, f"{layout},recompute={recompute}", 4, {})
+    layers, micro_batches = 4, 4
+    once = layers * micro_batches
+    assert agree(ranks, f"{layout},recompute={recompute}", micro_batches, {}) == 2 * once
+    assert agree(ranks, layout, micro_batches, {}) == once
