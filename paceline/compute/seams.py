@@ -197,7 +197,7 @@ def local_dispatch(x_ND: Tensor, choice_NK: Tensor, experts: Experts, num_expert
     y_MD = experts(x_ND[order // choice_NK.shape[1]], counts_E)
     back = torch.empty_like(order)
     back[order] = torch.arange(order.numel(), device=order.device)
-    return y_MD[back].view(*choice_NK.shape, -1)
+    return y_MD[back].view(*choice_NK.shape, y_MD.shape[1])
 
 
 _STREAM, _VOCABULARY = WholeStream(), WholeVocabulary()
