@@ -18,6 +18,7 @@ from paceline.plan.cost.step import Memory, estimate, memory_of
 from paceline.plan.cost.terms import Estimate
 from paceline.plan.facts import JobFacts, cpp_compiler
 from paceline.plan.layout import Layout
+from paceline.plan.model import kinds
 from paceline.plan.rules import Facts, first_broken, repair
 from paceline.plan.speed.speeds import Speeds
 
@@ -171,7 +172,7 @@ def _sigma(question: Question, found: Estimate) -> dict[str, float]:
     sigma = dict(question.speeds.sigma)
     work = question.facts.work
     far = getattr(question.speeds, "distance", lambda *_: math.inf)(
-        work.widths, work.sequence_length, found.layout.mbs or 1
+        kinds(work.widths)[-1][0], work.sequence_length, found.layout.mbs or 1
     )
     if math.isfinite(far):
         sigma["compute"] = min(0.35, sigma["compute"] * (0.7 + 0.5 * far))

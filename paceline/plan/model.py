@@ -241,6 +241,11 @@ def dense_features(kind: Widths) -> int:
     return (3 if kind.gated_mlp else 2) * kind.hidden_size * kind.intermediate_size
 
 
+def features(kind: Widths) -> int:
+    """Features of the feed-forward that one token meets."""
+    return max(1, kind.intermediate_size + kind.num_experts_per_tok * kind.moe_intermediate_size)
+
+
 def expert_features(kind: Widths) -> int:
     """Weights of the routed experts that one token meets."""
     matrices = 3 if kind.gated_mlp else 2

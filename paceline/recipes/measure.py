@@ -136,7 +136,7 @@ def _measure(payload: Mapping[str, Any], bench: Bench) -> dict[str, Any]:
         return found
     shapes = [reference(*shape) for shape in SHAPES]
     if payload.get("widths"):
-        widths = ModelWidths(**payload["widths"])
+        widths = timed(ModelWidths(**payload["widths"]))
         own = [(widths, int(payload["sequence_length"]), int(mbs)) for mbs in payload.get("mbs", [1])]
         shapes = [*(s for s in own if small(*s)), *shapes]
     wall_s, cpu_s = time.perf_counter(), time.process_time()
@@ -170,6 +170,22 @@ def reference(
         head_dim=hidden // heads,
     )
     return widths, length, mbs
+
+
+def timed(widths: ModelWidths) -> ModelWidths:
+    """The layer that stands for a model's own: its last kind, experts as one MLP of what a token meets of them."""
+    from paceline.plan.model import features, kinds
+
+    kind = kinds(widths)[-1][0]
+    inner = features(kind)
+    return replace(
+        kind,
+        num_experts=0,
+        num_experts_per_tok=0,
+        n_shared_experts=0,
+        moe_intermediate_size=0,
+        intermediate_size=inner,
+    )
 
 
 def small(widths: ModelWidths, length: int, mbs: int) -> bool:
@@ -230,6 +246,7 @@ def block(widths: ModelWidths, length: int, mbs: int, precision: str, bench: Ben
         mbs=mbs,
         vocab_size=widths.vocab_size,
         **{name: getattr(widths, name) for name in names},
+        kind=widths.to_dict(),
         layer_s=max((both - outer) / 2, 1e-6),
         outer_s=outer,
     )

@@ -91,3 +91,14 @@ def collectives_of_a_rank(world: object) -> list[dict[str, object]]:
     """Runs on each rank of the pool."""
     measure.COLLECTIVE_BYTES = (1 << 10, 1 << 20)
     return measure.collectives(2, Bench(1, 2, measure._meet, measure._mean, lambda: None))
+
+
+def test_a_layer_with_experts_is_timed_as_what_a_token_meets() -> None:
+    moe = measure.replace(
+        measure.reference(64, 128, 2, 2, 16, 1)[0],
+        num_experts=8, num_experts_per_tok=2, moe_intermediate_size=32, n_shared_experts=1,
+    )  # fmt: skip
+    stands = measure.timed(moe)
+    assert (stands.num_experts, stands.intermediate_size) == (0, 3 * 32)
+    row = measure.block(stands, 16, 1, "fp32", bench())
+    assert row["kind"]["intermediate_size"] == 96

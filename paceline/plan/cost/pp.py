@@ -1,10 +1,9 @@
 """The price of ``pp``: what waits while the pipeline fills and drains, and what travels between stages.
 
 Closed forms, for ranking: the slowest coordinate works through all micro-batches, and waits for one micro-batch of
-each other coordinate, of which a schedule saves a part. ``plan/pipeline/clock.py`` times the order itself.
-
-In-flight micro-batches and the saved parts: Narayanan et al. 2021 (arXiv:2104.04473), Qi et al. 2023
-(arXiv:2401.10241), the DualPipe README; forward, backward of inputs and of weights taken as equally long.
+each other coordinate, of which a schedule saves a part (Narayanan et al. 2021, arXiv:2104.04473; Qi et al. 2023,
+arXiv:2401.10241). ``plan/pipeline/clock.py`` runs the orders themselves: with forward, backward of inputs and of
+weights equally long it agrees (``tests/plan/cost/test_pp.py``).
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ ACTION_S = 0.3e-3  # what the schedule's loop costs around one forward or backwa
 
 def waiting(layout: Layout) -> float:
     """Which part of the others' single micro-batch the slowest coordinate waits for."""
-    share = {"zero-bubble": 1 / 3, "zbv": 0.05, "dualpipev": 1 / 6}.get(layout.schedule, 1.0)
+    share = {"zero-bubble": 1 / 3, "zbv": 1 / 6, "dualpipev": 1 / 3}.get(layout.schedule, 1.0)
     return share / layout.vpp if layout.schedule in ("interleaved", "zero-bubble") else share
 
 
@@ -36,7 +35,7 @@ def in_flight(layout: Layout, place: int, micros: int) -> float:
         ahead = (vpp - 1) * per_round(layout, micros) + hop * (pp - 1 - place) + 1
         late = place if layout.schedule == "zero-bubble" else 0  # micro-batches whose weights are still owed
         return float(min(micros, (ahead + late) / vpp))
-    most = {"1f1b": pp - place, "zbv": pp, "dualpipev": pp + 1}[layout.schedule]
+    most = {"1f1b": pp - place, "zbv": pp, "dualpipev": pp + 0.5}[layout.schedule]
     return float(min(micros, most))
 
 

@@ -67,10 +67,9 @@ def activations(layout: Layout, work: Work, held: Held, place: int = 0) -> float
             at_work += tokens * _layer(layout, work, part.kind, "none")
         working = max(working, at_work)
     received = 0.0
-    if (
-        layout.pp > 1
-    ):  # torch's stages have a buffer for what comes, and for its gradient, of each micro-batch
-        received = 2 * layout.vpp * micros * tokens / layout.tp * work.widths.hidden_size * work.weight_bytes
+    # Of a pipeline: the stream that comes next and the gradient that leaves; what is in flight is a kept input.
+    if layout.pp > 1:
+        received = 2 * layout.vpp * tokens / layout.tp * work.widths.hidden_size * work.weight_bytes
     return flying * kept + working + received
 
 

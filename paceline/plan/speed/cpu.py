@@ -14,7 +14,7 @@ from typing import Any
 from paceline.plan.activations import layer_activation_bytes
 from paceline.plan.cluster import Cluster
 from paceline.plan.measured import Measured, nearest
-from paceline.plan.model import WIDE_BYTES, Widths, expert_features, head_flops, layer_flops
+from paceline.plan.model import WIDE_BYTES, Widths, expert_features, features, head_flops, layer_flops
 from paceline.plan.speed.speeds import Group
 
 ATTENTION_RATE = 0.4  # of the matmul rate, before the correction by measured blocks
@@ -150,7 +150,7 @@ class CpuSpeeds:
 
     def _block(self, kind: Widths, length: int, mbs: float, threads: int, at_once: int, tp: int = 1) -> float:
         linear, core = layer_flops(kind, length)
-        rate = self._matmul(math.sqrt(kind.hidden_size * _features(kind)), threads, at_once)
+        rate = self._matmul(math.sqrt(kind.hidden_size * features(kind)), threads, at_once)
         kept = layer_activation_bytes(kind, self.precision, length, tp)
         moved = PASSES * kept / self._stream(threads, at_once)
         matmul = linear / rate
@@ -189,22 +189,19 @@ class CpuSpeeds:
 
 
 def _shape(row: Mapping[str, Any]) -> Widths:
-    """The widths of a measured block."""
+    """The widths of a measured block; before other families were measured all were gated and plain."""
+    if "kind" in row:
+        return Widths(**row["kind"])
     names = ("vocab_size", "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads")
     sizes: dict[str, Any] = {name: int(row[name]) for name in (*names, "head_dim")}
     return Widths(num_hidden_layers=1, **sizes)
-
-
-def _features(kind: Widths) -> int:
-    """Features of the feed-forward that one token meets."""
-    return max(1, kind.intermediate_size + kind.num_experts_per_tok * kind.moe_intermediate_size)
 
 
 def _far(row: Mapping[str, Any], widths: Widths, length: int, mbs: float) -> float:
     """Distance in log-shape space; the micro-batch weighs little once it fills the cores."""
     pairs = (
         (row["hidden_size"], widths.hidden_size, 1.0),
-        (row["intermediate_size"], _features(widths), 1.0),
+        (row["intermediate_size"], features(widths), 1.0),
         (row["vocab_size"], widths.vocab_size, 0.5),
         (row["sequence_length"], length, 1.0),
         (row["mbs"] * row["sequence_length"], mbs * length, 0.3),

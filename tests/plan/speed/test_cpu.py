@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from paceline.plan.model import cut, kinds
 from paceline.plan.speed.cpu import CATALOGUE_SIGMA, CpuSpeeds
 from paceline.plan.speed.speeds import Group
 from tests.plan.answers import machine, measurement
@@ -60,3 +61,27 @@ def test_unmeasured_is_said_and_wide() -> None:
 def test_bf16_without_instructions_is_never_attractive() -> None:
     fp32, bf16 = (CpuSpeeds(machine(), None, p).block_s(Shape(), 64, 2, 1) for p in ("fp32", "bf16"))
     assert bf16 > 5 * fp32
+
+
+def test_a_block_of_another_family_is_predicted_as_measured() -> None:
+    plain = Shape(gated_mlp=False, norm="layernorm")
+    taken = row(0.2) | {"kind": plain.to_dict()}
+    speeds = CpuSpeeds(machine(), replace(measurement(), blocks=[taken]), "fp32")
+    assert speeds.block_s(plain, 64, 2, 1) == pytest.approx(0.2, rel=1e-3)
+    assert speeds.block_s(Shape(), 64, 2, 1) > 0.2  # one more matrix
+
+
+def test_experts_cost_what_a_token_meets_and_a_product_each() -> None:
+    parts = {"num_experts_per_tok": 2, "moe_intermediate_size": 172, "num_experts": 8}
+    moe, wider = (kinds(Shape(**parts | {"num_experts": n}))[0][0] for n in (8, 64))
+    speeds = CpuSpeeds(machine(), measurement(), "fp32")
+    dense, few, many = (speeds.block_s(kind, 64, 8, 1) for kind in (Shape(), moe, wider))
+    assert 0.8 * dense < few < 2 * dense
+    assert many > few
+
+
+def test_cut_blocks_are_cheaper_and_messages_between_two_are_not_free() -> None:
+    speeds = CpuSpeeds(machine(), measurement(), "fp32")
+    assert speeds.block_s(cut(Shape(), 2), 64, 8, 2, 2) < 0.75 * speeds.block_s(Shape(), 64, 8, 2)
+    pair = Group(2, 2)
+    assert speeds.collective_s("send", 1e6, pair) > speeds.collective_s("all_to_all", 1e6, pair) > 0
