@@ -59,13 +59,13 @@ def drawing(plan: Plan) -> Drawing | None:
     """The schedule of the plan's best layout; None where it has no pipeline."""
     from paceline.plan.cost.terms import micro_batches
     from paceline.plan.pipeline.clock import simulate
-    from paceline.plan.stages import stage_units
+    from paceline.plan.stages import stage_layers, stage_units
 
     layout, work = plan.best.layout, plan.facts.work
     if layout.pp == 1:
         return None
     count = micro_batches(layout, work.global_batch)[1]
-    stages = layout.stage_layers(work.widths.num_hidden_layers)
+    stages = stage_layers(layout, work.widths, work.sequence_length)
     units = stage_units(stages, work.widths, work.sequence_length)
     return Drawing(layout, count, simulate(layout, count, units))
 

@@ -228,20 +228,9 @@ class Layout:
         back = self.schedule in V_SCHEDULES and lap % 2 == 1
         return self.pp - 1 - place if back else place
 
-    def stage_layers(self, num_layers: int) -> list[range]:
-        """Layers of each stage: contiguous and balanced, see :func:`balanced`."""
-        return [balanced(num_layers, self.stages, stage) for stage in range(self.stages)]
-
-    def stage_of_layer(self, layer: int, num_layers: int) -> int:
-        """The stage that holds a layer."""
-        return next(i for i, layers in enumerate(self.stage_layers(num_layers)) if layer in layers)
-
 
 def balanced(size: int, parts: int, index: int) -> range:
-    """Part ``index`` of ``size`` items, contiguous; sizes differ by at most one, larger first.
-
-    The last stage also holds the output head, so it is right that it gets the smaller share of the layers.
-    """
+    """Part ``index`` of ``size`` items, contiguous; sizes differ by at most one, larger first."""
     whole, extra = divmod(size, parts)
     start = index * whole + min(index, extra)
     return range(start, start + whole + (index < extra))

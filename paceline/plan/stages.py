@@ -20,7 +20,7 @@ def layer_costs(widths: Widths, sequence_length: int) -> list[int]:
     return [found[n] for n in range(widths.num_hidden_layers)]
 
 
-def cut(layout: Layout, widths: Widths, sequence_length: int) -> list[range]:
+def stage_layers(layout: Layout, widths: Widths, sequence_length: int) -> list[range]:
     """The layers of each stage, the heaviest as light as can be, head counted."""
     return split(layer_costs(widths, sequence_length), 0, head_flops(widths), layout.stages)
 

@@ -123,7 +123,7 @@ def assemble(
         materialise: instead of :func:`fill`, for a dry run, whose parameters take no memory and have no values.
     """
     precision, layout = precision_of(job, precision_name), mesh.layout
-    stages = stages_of(layout, mesh.rank, widths)
+    stages = stages_of(layout, mesh.rank, widths, job.data.sequence_length)
     shared = shared_by(layout, widths)
     models = build(widths, stages, precision, mesh)
     held: dict[str, Held] = {}

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from paceline.compute.models.decoder import Part
 from paceline.job.presets import ModelWidths
 from paceline.plan.layout import Layout
+from paceline.plan.stages import stage_layers
 
 TIED = "embed_tokens.weight"
 """The one weight that two stages may hold: the first looks tokens up in it, the last predicts with it."""
@@ -20,10 +21,13 @@ class Stage:
     part: Part
 
 
-def stages_of(layout: Layout, rank: int, widths: ModelWidths) -> list[Stage]:
-    """The stages of a rank, in the order of the pipeline; one stage with everything where there is none."""
+def stages_of(layout: Layout, rank: int, widths: ModelWidths, sequence_length: int) -> list[Stage]:
+    """The stages of a rank, in the order of the pipeline; one stage with everything where there is none.
+
+    They are cut by cost (``plan/stages.py``), to which attention adds by the length of a sequence.
+    """
     here = layout.coordinates(rank)["pp"]
-    layers = layout.stage_layers(widths.num_hidden_layers)
+    layers = stage_layers(layout, widths, sequence_length)
     last = layout.stages - 1
     return [
         Stage(n, Part(layers[n], embeds=n == 0, predicts=n == last))

@@ -152,8 +152,6 @@ def test_open_layouts_have_no_world_until_resolved() -> None:
 def test_stages_run_round_or_in_a_v() -> None:
     assert [Layout.parse("pp=2:interleaved").stage_rank(s) for s in range(4)] == [0, 1, 0, 1]
     assert [Layout.parse("pp=2:zbv").stage_rank(s) for s in range(4)] == [0, 1, 1, 0]
-    assert [len(r) for r in Layout.parse("pp=4").stage_layers(10)] == [3, 3, 2, 2]
-    assert Layout.parse("pp=4").stage_of_layer(9, 10) == 3
 
 
 def test_rows_of_a_rank_cover_the_batch() -> None:

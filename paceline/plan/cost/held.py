@@ -11,6 +11,7 @@ from functools import lru_cache
 
 from paceline.plan.layout import Layout
 from paceline.plan.model import LayerParameters, Widths, cut, held_layer, held_outer, kinds
+from paceline.plan.stages import stage_layers
 
 
 @dataclass(frozen=True)
@@ -62,9 +63,10 @@ class Held:
         return part.parameters.dense if self.apart else part.parameters.total
 
 
-def held_by(layout: Layout, widths: Widths) -> tuple[Held, ...]:
+def held_by(layout: Layout, widths: Widths, sequence_length: int) -> tuple[Held, ...]:
     """What each ``pp`` coordinate holds, in their order; one without a pipeline."""
-    return _held(widths, layout.pp, layout.vpp, layout.schedule, layout.tp, layout.ep, layout.etp)
+    cut = (layout.pp, layout.vpp, layout.schedule, layout.tp, layout.ep, layout.etp)
+    return _held(widths, sequence_length if layout.pp > 1 else 1, *cut)
 
 
 @lru_cache(maxsize=4096)
@@ -77,9 +79,11 @@ def alike(places: tuple[Held, ...]) -> tuple[tuple[Held, int, int], ...]:
 
 
 @lru_cache(maxsize=4096)
-def _held(widths: Widths, pp: int, vpp: int, schedule: str, tp: int, ep: int, etp: int) -> tuple[Held, ...]:
+def _held(
+    widths: Widths, length: int, pp: int, vpp: int, schedule: str, tp: int, ep: int, etp: int
+) -> tuple[Held, ...]:
     layout = Layout(pp=pp, vpp=vpp, schedule=schedule, tp=tp, ep=ep, etp=etp)
-    stages = layout.stage_layers(widths.num_hidden_layers)
+    stages = stage_layers(layout, widths, length)
     found = []
     for place in range(pp):
         mine = [stage for stage in range(layout.stages) if layout.stage_rank(stage) == place]

@@ -20,7 +20,7 @@ Memory = tuple[dict[str, float], float, float, float]
 
 def memory_of(layout: Layout, work: Work, speeds: Speeds, cluster: Cluster) -> Memory:
     """(bytes by purpose, allocated, reserved, device) of the fullest rank; on a CPU the last two are resident."""
-    places = alike(held_by(layout, work.widths))
+    places = alike(held_by(layout, work.widths, work.sequence_length))
     # Earlier coordinates have more micro-batches in flight, so of those that hold the same the first is fullest.
     parts = max((_rank_memory(layout, work, held, first) for held, _, first in places), key=_sum)
     allocated = _sum(parts)
@@ -61,7 +61,7 @@ def estimate(
     """
     rows, micros = micro_batches(layout, work.global_batch)
     devices = layout.world_size if cluster.is_cpu else cluster.devices
-    places = alike(held_by(layout, work.widths))
+    places = alike(held_by(layout, work.widths, work.sequence_length))
     each = [
         (
             single.compute_s(layout, work, speeds, held, rows),

@@ -97,7 +97,8 @@ def _depths(asked: Question, edge: int) -> Ladder:
 def _layers_here(asked: Question, layers: int) -> list[int]:
     if layers < asked.layout.stages:
         return [0]
-    stages = stages_of(asked.layout, asked.rank, with_depth(asked.widths, layers))
+    length = asked.job.data.sequence_length
+    stages = stages_of(asked.layout, asked.rank, with_depth(asked.widths, layers), length)
     return [len(stage.part.layers) for stage in stages]
 
 

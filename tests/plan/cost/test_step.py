@@ -22,7 +22,7 @@ P = parameters(Shape()).total
 
 
 def held(layout: Layout, place: int = 0) -> Held:
-    return held_by(layout, WORK.widths)[place]
+    return held_by(layout, WORK.widths, WORK.sequence_length)[place]
 
 
 ALL = held(Layout())
@@ -160,7 +160,7 @@ MOE = Work(
 def messages(axis: Any, text: str, work: Work = WORK, place: int = 0) -> float:
     """Seconds = messages, of one micro-batch: a collective of any size takes one second."""
     layout = Layout.parse(text)
-    found = axis.deliver(layout, work, Flat(), 8, held_by(layout, work.widths)[place], 1)
+    found = axis.deliver(layout, work, Flat(), 8, held_by(layout, work.widths, work.sequence_length)[place], 1)
     assert found.exposed_s == found.total_s
     return float(found.total_s)
 
@@ -186,7 +186,7 @@ def test_messages_of_each_axis_are_those_of_its_docstring() -> None:
 def test_sent_bytes_are_those_of_the_formulas() -> None:
     def sent(axis: Any, text: str, work: Work = WORK) -> float:
         layout = Layout.parse(text)
-        return float(axis.deliver(layout, work, Flat(), 8, held_by(layout, work.widths)[0], 1).sent_bytes)
+        return float(axis.deliver(layout, work, Flat(), 8, held_by(layout, work.widths, work.sequence_length)[0], 1).sent_bytes)
 
     stream, w = 64 * 128, 4
     assert sent(tp, "tp=2") == (2 * 8 + 2 * 2) * stream * w / 2
@@ -198,18 +198,18 @@ def test_sent_bytes_are_those_of_the_formulas() -> None:
 
 def test_what_a_rank_holds_adds_up_to_the_model() -> None:
     whole = parameters(MOE.widths)
-    stages = held_by(Layout.parse("pp=2"), MOE.widths)
+    stages = held_by(Layout.parse("pp=2"), MOE.widths, MOE.sequence_length)
     assert sum(part.total for part in stages) == whole.total
     assert (stages[0].embeds, stages[0].predicts, stages[1].predicts) == (True, False, True)
-    (spread,) = held_by(Layout.parse("fsdp=4,ep=4"), MOE.widths)
+    (spread,) = held_by(Layout.parse("fsdp=4,ep=4"), MOE.widths, 1)
     assert spread.experts == whole.experts / 4
     assert spread.dense == whole.total - whole.experts
-    assert held_by(Layout.parse("pp=2:zbv"), replace(MOE.widths, num_hidden_layers=4))[0].predicts
+    assert held_by(Layout.parse("pp=2:zbv"), replace(MOE.widths, num_hidden_layers=4), 1)[0].predicts
 
 
 def test_expert_state_is_sharded_over_the_ranks_with_the_same_experts_only() -> None:
     layout = Layout.parse("fsdp=4,ep=2")
-    (part,) = held_by(layout, MOE.widths)
+    (part,) = held_by(layout, MOE.widths, MOE.sequence_length)
     assert expert_shards(layout) == 2
     assert rank_states(layout, part) == part.dense / 4 + part.experts / 2
     assert rank_states(Layout.parse("dp=4,ep=2"), part) == part.total
@@ -274,7 +274,7 @@ def test_recompute_costs_a_forward_and_says_so() -> None:
 
 def test_tied_weights_are_summed_over_the_ends_of_a_pipeline() -> None:
     work = replace(WORK, widths=replace(WORK.widths, tie_word_embeddings=True))
-    first, last = held_by(Layout.parse("pp=2"), work.widths)
+    first, last = held_by(Layout.parse("pp=2"), work.widths, work.sequence_length)
     assert first.tables == last.tables == 512 * 128
     assert pp.tied(Layout.parse("pp=2"), work, Flat(), 8, first).total_s == 1
     assert pp.tied(Layout.parse("pp=2:zbv"), work, Flat(), 8, first).total_s == 0

@@ -14,7 +14,7 @@ from torch.distributed.pipelining import PipelineStage
 
 from paceline.deliver.wire.world import World
 from paceline.ledger.spans import CallRow, Ledger
-from paceline.plan.layout import Layout
+from paceline.plan.layout import Layout, balanced
 from paceline.update.pipeline.runtime import SCHEDULES, Pipelined
 from paceline.update.pipeline.stages import Stage
 from tests.update.pipeline.toy import LENGTH, ROWS, WIDTH, Toy, batches, valid
@@ -29,8 +29,8 @@ def mesh_of(world: World, layout: Layout) -> tuple[dist.ProcessGroup, Any]:
 
 
 def stages_of(layout: Layout, layers: int, at: int) -> tuple[list[int], list[nn.Module]]:
-    """The stages of one pp coordinate, cut by ``Layout.stage_layers``."""
-    cut = layout.stage_layers(layers)
+    """The stages of one pp coordinate, as many layers in each as can be."""
+    cut = [balanced(layers, layout.stages, stage) for stage in range(layout.stages)]
     mine = [stage for stage in range(layout.stages) if layout.stage_rank(stage) == at]
     return mine, [Toy(cut[s], embeds=s == 0, predicts=s == layout.stages - 1) for s in mine]
 

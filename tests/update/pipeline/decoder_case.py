@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from paceline.compute.init import Fill, fill_slice
 from paceline.compute.models.decoder import Decoder, Part
 from paceline.deliver.wire.world import World
-from paceline.plan.layout import Layout
+from paceline.plan.layout import Layout, balanced
 from paceline.update.pipeline.runtime import Pipelined
 from tests.tiny import LENGTH, ragged_batches, share_of, tiny_widths
 
@@ -54,7 +54,7 @@ def step(world: World, *, layout: str, micro_batches: int, changes: dict[str, An
     group = world.mesh({"pp": parsed.pp}).get_group("pp")
     layers = tiny_widths(**changes).num_hidden_layers
     numbers, modules = [], []
-    for number, held in enumerate(parsed.stage_layers(layers)):
+    for number, held in enumerate(balanced(layers, parsed.stages, i) for i in range(parsed.stages)):
         if parsed.stage_rank(number) == dist.get_rank(group):
             numbers.append(number)
             part = Part(held, embeds=number == 0, predicts=number == parsed.stages - 1)
