@@ -164,21 +164,15 @@ def plain_attention(q_BHTK: Tensor, k_BGTK: Tensor, v_BGTV: Tensor, look: Look) 
     """Attention on one device through torch's scaled_dot_product_attention."""
     length = k_BGTK.shape[2]
     if look.reaches(length) and look.cap is None:
-        grouped = q_BHTK.shape[1] != k_BGTK.shape[1]
-        return F.scaled_dot_product_attention(
-            q_BHTK, k_BGTK, v_BGTV, is_causal=True, scale=look.scale, enable_gqa=grouped
-        )
+        return _scaled_dot_product(q_BHTK, k_BGTK, v_BGTV, look.scale, causal=True)
     mask = look.allowed(look.rows(length, q_BHTK.device), length)
     return masked_attention(q_BHTK, k_BGTK, v_BGTV, mask, look)
 
 
 def masked_attention(q_BHTK: Tensor, k_BGSK: Tensor, v_BGSV: Tensor, mask: Tensor, look: Look) -> Tensor:
     """Attention of T queries over S keys under ``mask`` [B or 1, 1, T, S], with the look's cap and scale."""
-    grouped = q_BHTK.shape[1] != k_BGSK.shape[1]
     if look.cap is None:
-        return F.scaled_dot_product_attention(
-            q_BHTK, k_BGSK, v_BGSV, attn_mask=mask, scale=look.scale, enable_gqa=grouped
-        )
+        return _scaled_dot_product(q_BHTK, k_BGSK, v_BGSV, look.scale, mask=mask)
     repeat = q_BHTK.shape[1] // k_BGSK.shape[1]
     k, v = k_BGSK.repeat_interleave(repeat, 1), v_BGSV.repeat_interleave(repeat, 1)
     scale = look.scale if look.scale is not None else q_BHTK.shape[-1] ** -0.5
@@ -187,6 +181,24 @@ def masked_attention(q_BHTK: Tensor, k_BGSK: Tensor, v_BGSV: Tensor, mask: Tenso
     scores = look.cap * torch.tanh(scores / look.cap)
     weights = scores.masked_fill(~mask, -torch.inf).softmax(-1)
     return (weights @ v.to(wide)).to(q_BHTK.dtype)
+
+
+def _scaled_dot_product(
+    q: Tensor, k: Tensor, v: Tensor, scale: float | None, *, causal: bool = False, mask: Tensor | None = None
+) -> Tensor:
+    """Torch's kernel. The CPU's takes one head width only: zeros fill the narrower side, T×T scores would be dearer."""
+    width, value = q.shape[-1], v.shape[-1]
+    if q.device.type == "cpu" and width != value:
+        scale = width**-0.5 if scale is None else scale
+        if value < width:
+            v = F.pad(v, (0, width - value))
+        else:
+            q, k = F.pad(q, (0, value - width)), F.pad(k, (0, value - width))
+    grouped = q.shape[1] != k.shape[1]
+    out = F.scaled_dot_product_attention(
+        q, k, v, attn_mask=mask, is_causal=causal, scale=scale, enable_gqa=grouped
+    )
+    return out[..., :value] if out.shape[-1] != value else out
 
 
 def local_dispatch(x_ND: Tensor, choice_NK: Tensor, experts: Experts, num_experts: int) -> Tensor:

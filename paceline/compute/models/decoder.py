@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from paceline.compute.loss import IGNORED, linear_cross_entropy, soft_cap
 from paceline.compute.models.attention import GroupedQueryAttention
 from paceline.compute.models.balance import Balance
+from paceline.compute.models.latent import LatentAttention
 from paceline.compute.models.linear import Embedding, Linear
 from paceline.compute.models.mlp import MLP
 from paceline.compute.models.moe import MoE
@@ -71,7 +72,7 @@ class Block(nn.Module):
 def attention_of(widths: ModelWidths, seams: Seams) -> nn.Module:
     """The attention of a layer: grouped-query, or latent where the widths compress keys and values."""
     if widths.kv_lora_rank is not None:
-        raise NotImplementedError("latent attention (kv_lora_rank) is not here yet")
+        return LatentAttention(widths, seams)
     return GroupedQueryAttention(widths, seams)
 
 

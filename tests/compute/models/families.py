@@ -15,6 +15,7 @@ from torch import Tensor
 from paceline.compute.init import fill_rule, fill_slice
 from paceline.compute.models.decoder import Decoder
 from paceline.job.presets import ModelWidths
+from tests.compute.models.plain_latent import latent_attention
 from tests.tiny import tiny_widths
 
 GPT2: dict[str, Any] = {
@@ -36,6 +37,15 @@ EXPERTS: dict[str, Any] = {
     "moe_intermediate_size": 16,
     "first_k_dense_replace": 1,
 }
+LATENT: dict[str, Any] = {
+    "num_key_value_heads": 4,
+    "head_dim": 12,
+    "q_lora_rank": 20,
+    "kv_lora_rank": 14,
+    "qk_rope_head_dim": 4,
+    "qk_nope_head_dim": 8,
+    "v_head_dim": 6,
+}
 DENSE: dict[str, dict[str, Any]] = {
     "llama": {},
     "qwen2": {"attention_bias": True, "tie_word_embeddings": True},
@@ -52,10 +62,13 @@ DENSE: dict[str, dict[str, Any]] = {
     },
     "gelu": {"hidden_act": "gelu", "mlp_bias": True, "attention_output_bias": True},
     "relu": {"hidden_act": "relu", "gated_mlp": False},
+    "latent": LATENT,
+    "latent, whole query": {**LATENT, "q_lora_rank": None, "v_head_dim": 16},
 }
 SPARSE: dict[str, dict[str, Any]] = {
     "mixtral": {**EXPERTS, "first_k_dense_replace": 0},
     "deepseek": {**EXPERTS, "n_shared_experts": 2, "scoring_func": "sigmoid"},
+    "deepseek-v3": {**EXPERTS, **LATENT, "n_shared_experts": 1, "scoring_func": "sigmoid"},
 }
 
 
@@ -158,11 +171,13 @@ def _act(c: ModelWidths, x: Tensor) -> Tensor:
 
 def _attention(w: dict[str, Tensor], c: ModelWidths, layer: int, x: Tensor, positions: Tensor) -> Tensor:
     length, out = len(x), []
-    q, k, v = (_linear(w, f"self_attn.{n}_proj", x).view(length, -1, c.head_dim) for n in "qkv")
     back = positions[:, None] - positions[None, :]
     allowed = back >= 0
     if c.sliding_window is not None and (c.layer_types is None or "sliding" in c.layer_types[layer]):
         allowed = allowed & (back < c.sliding_window)
+    if c.kv_lora_rank is not None:
+        return latent_attention(w, c, x, allowed, _angles(c, c.qk_rope_head_dim, positions))
+    q, k, v = (_linear(w, f"self_attn.{n}_proj", x).view(length, -1, c.head_dim) for n in "qkv")
     for head in range(c.num_attention_heads):
         group = head // (c.num_attention_heads // c.num_key_value_heads)
         one_q, one_k = (
@@ -188,6 +203,11 @@ def _turned(c: ModelWidths, x: Tensor, positions: Tensor) -> Tensor:
     if c.position_embedding_type == "absolute":
         return x
     half = x.shape[-1] // 2
-    angle = positions[:, None].double() * c.rope_theta ** (-torch.arange(half).double() / half)
+    angle = _angles(c, x.shape[-1], positions)
     turned = torch.complex(x[:, :half], x[:, half:]) * torch.polar(torch.ones_like(angle), angle)
     return torch.cat((turned.real, turned.imag), -1)
+
+
+def _angles(c: ModelWidths, width: int, positions: Tensor) -> Tensor:
+    half = width // 2
+    return positions[:, None].double() * c.rope_theta ** (-torch.arange(half).double() / half)

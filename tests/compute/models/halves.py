@@ -21,6 +21,14 @@ from paceline.job.presets import ModelWidths
 from tests.compute.models.families import batch_of, filled
 
 HALVES = 2
+OWN_HEADS = (
+    "q_norm",
+    "k_norm",
+    "q_a_proj",
+    "q_a_layernorm",
+    "kv_a_proj_with_mqa",
+    "kv_a_layernorm",
+)
 
 
 class Table:
@@ -145,7 +153,7 @@ def _together(name: str, widths: ModelWidths, parts: list[Tensor]) -> Tensor:
             return torch.cat(parts, cut.dim)
     # Whole in both: a gradient that passed through the stream is the same in both, one that met only the half's own
     # heads is a part of a sum.
-    return torch.stack(parts).sum(0) if name.endswith(("q_norm.weight", "k_norm.weight")) else parts[0]
+    return torch.stack(parts).sum(0) if any(f".{word}." in name for word in OWN_HEADS) else parts[0]
 
 
 def _grad(parameter: nn.Parameter) -> Tensor:

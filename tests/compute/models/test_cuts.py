@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 import torch
 
@@ -33,6 +31,12 @@ DECIDED: dict[str, list[tuple[str, int]]] = {
     "self_attn.v_proj.bias": [("tp", 0)],
     "self_attn.o_proj.weight": [("tp", 1)],
     "self_attn.o_proj.bias": [],
+    "self_attn.q_a_proj.weight": [],
+    "self_attn.q_a_layernorm.weight": [],
+    "self_attn.q_b_proj.weight": [("tp", 0)],
+    "self_attn.kv_a_proj_with_mqa.weight": [],
+    "self_attn.kv_a_layernorm.weight": [],
+    "self_attn.kv_b_proj.weight": [("tp", 0)],
     "mlp.gate_proj.weight": [("tp", 0)],
     "mlp.up_proj.weight": [("tp", 0)],
     "mlp.gate_proj.bias": [("tp", 0)],
@@ -83,21 +87,18 @@ def test_units_are_heads_rows_features_and_experts() -> None:
     assert cuts_of("lm_head.weight", widths) == (Cut("tp", 0, 101),)
 
 
-@pytest.mark.parametrize(
-    ("name", "cuts"),
-    [
-        ("q_a_proj", []),
-        ("q_b_proj", [("tp", 0, 4)]),
-        ("kv_a_proj_with_mqa", []),
-        ("kv_b_proj", [("tp", 0, 4)]),
-        ("q_a_layernorm", []),
-        ("kv_a_layernorm", []),
-    ],
-)
-def test_latent_attention_is_cut_by_heads(name: str, cuts: list[tuple[str, int, int]]) -> None:
-    widths = dataclasses.replace(widths_of("llama"), kv_lora_rank=8, q_lora_rank=8)
-    found = cuts_of(f"layers.1.self_attn.{name}.weight", widths)
-    assert [(cut.axis, cut.dim, cut.units) for cut in found] == cuts
+def test_latent_attention_is_cut_by_heads() -> None:
+    """Units are heads of their own width: query and key 12, key and value 14, value 6."""
+    widths = widths_of("latent")
+    shapes = {
+        name.removeprefix("layers.1.self_attn."): p.shape for name, p in meta(widths).named_parameters()
+    }
+    for name, dim, width in (("q_b_proj", 0, 12), ("kv_b_proj", 0, 14), ("o_proj", 1, 6)):
+        (cut,) = cuts_of(f"layers.1.self_attn.{name}.weight", widths)
+        assert cut == Cut("tp", dim, 4)
+        assert shapes[f"{name}.weight"][dim] == 4 * width
+    assert shapes["kv_b_proj.weight"] == (4 * 14, 14)
+    assert shapes["kv_a_proj_with_mqa.weight"] == (14 + 4, 32)
 
 
 @pytest.mark.parametrize("name", ["layers.0.self_attn.x_proj.weight", "layers.0.mlp.gate.bias", "x", "norm"])
@@ -113,7 +114,7 @@ def test_units_of_sharding() -> None:
     assert expert_units(meta(widths_of("llama"))) == []
 
 
-@pytest.mark.parametrize("family", [*DENSE, "mixtral", "deepseek"])
+@pytest.mark.parametrize("family", [*DENSE, *SPARSE])
 def test_halves_of_every_cut_make_the_whole(family: str) -> None:
     """Two models with half of every ``tp`` cut, whose partial sums are added, are the whole: no head or bias twice."""
     from tests.compute.models.halves import loss_of_halves, loss_of_whole
