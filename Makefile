@@ -1,5 +1,6 @@
 # make demo    one real run through all five phases, from nothing but Python
 # make test    everything that CI checks
+# make prove   every layout against one device: families x axes x features, pairwise, in float64
 # make bench   ratios against the shortest hand-written loop, and of start-up
 # Each sets up .venv first; PYTHON chooses the interpreter (3.11 or later).
 
@@ -8,7 +9,7 @@ BIN := .venv/bin
 JOBS ?= 2
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test lint prove bench clean
 
 .venv/.run: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Paceline needs Python 3.11 or later: make PYTHON=python3.12 ...")'
@@ -30,6 +31,9 @@ lint: .venv/.dev
 
 test: lint
 	$(BIN)/python -m pytest
+
+prove: .venv/.dev
+	$(BIN)/python -m tests.prove.matrix
 
 bench: .venv/.dev
 	$(BIN)/python benchmarks/step_overhead.py

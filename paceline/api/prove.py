@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,6 +30,7 @@ from paceline.ledger.lock import Lock
 from paceline.ledger.outcome import Exit, PacelineError, Refused
 from paceline.ledger.status import Heartbeat, Status
 from paceline.plan.layout import Layout
+from paceline.recipes.case import Case
 
 if TYPE_CHECKING:
     from paceline.compute.data.prepared import Prepared
@@ -258,17 +259,30 @@ def _prove(bench: Bench, subject: Subject, asked: Layout, leg: str, began: float
 
 
 def ready(bench: Bench, subject: Subject, *, exact: bool, own: bool) -> None:
-    """Run one device: the references, and in the job's own precision its own error."""
-    cases = []
-    if exact:
-        cases.append(subject.case("one device", SINGLE, write=True))
-    if own:
-        cases.append(subject.case("one device, still", SINGLE, "still", write=True))
-        cases.append(subject.case("one device, own", SINGLE, "job"))
-    for outcome in bench.trials.run(cases):
-        reports_of(outcome)
-        if outcome.case.name == "one device, own":
+    """Run one device: the references, and in the job's own precision its own error; raises what ended it."""
+    for error in references(bench, [subject], exact=exact, own=own).values():
+        raise error
+
+
+def references(
+    bench: Bench, subjects: Sequence[Subject], *, exact: bool, own: bool
+) -> dict[str, PacelineError]:
+    """One device for many subjects, in one launch; subject → what ended it, of those that it ended."""
+    cases: dict[str, tuple[Subject, Case]] = {}
+    for subject in subjects:
+        wanted = [(SINGLE, "fp64", True)] if exact else []
+        wanted += [(SINGLE, "still", True), (SINGLE, "job", False)] if own else []
+        for layout, leg, write in wanted:
+            case = subject.case(f"{subject.name} {leg}", layout, leg, write=write)
+            cases[case.name] = subject, case
+    ended: dict[str, PacelineError] = {}
+    for outcome in bench.trials.run([case for _, case in cases.values()]):
+        subject, case = cases[outcome.case.name]
+        if outcome.error is not None:
+            ended.setdefault(subject.name, outcome.error)
+        elif not case.write:
             write_json(bench.scratch / f"{subject.name}-own.json", {"reports": _plain(outcome.reports)})
+    return ended
 
 
 def run_legs(bench: Bench, subject: Subject, layout: Layout, *, exact: bool, own: bool) -> dict[str, Judged]:

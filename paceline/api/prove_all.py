@@ -15,7 +15,7 @@ from paceline.api.prove import (
     Bench,
     judged_leg,
     open_bench,
-    ready,
+    references,
     refuse_options,
     sayer,
     what_it_needs,
@@ -209,12 +209,15 @@ def run_all(
     began = time.monotonic()
     exact, own = legs
     cases = [Case(p, why=p.absent) for p in planned]
-    todo = {f"{n}": case for n, case in enumerate(cases) if not case.planned.absent}
-    for name in dict.fromkeys(case.planned.subject for case in todo.values()):
-        ready(bench, subjects[name], exact=exact, own=own)
+    names = dict.fromkeys(case.planned.subject for case in cases if not case.planned.absent)
+    ended = references(bench, [subjects[name] for name in names], exact=exact, own=own)
+    for case in cases:
+        if not case.why and case.planned.subject in ended:
+            case.why = f"one device: {ended[case.planned.subject].message}"
+    todo = {f"{n}": case for n, case in enumerate(cases) if not case.why}
     order = iter(range(1, len(cases) + 1))
     for case in cases:
-        if case.planned.absent:
+        if case.why:
             _tell(case, order, len(cases), on_case)
     judged: dict[str, dict[str, Judged]] = {}
     wanted = [

@@ -103,7 +103,9 @@ def sampled_and_refused(desk: Path, cache: str) -> None:
     two = typed(desk, cache, "train", "job.toml", "--layout", "fsdp=2,tp=2", *SETS)
     assert two.code == 2
     assert "not in this version" in two.err
-    assert typed(desk, cache, "prove", "job.toml").code == 2
+    proven = typed(desk, cache, "prove", "job.toml", "--layout", "fsdp=2", "--leg", "fp64", *SETS)
+    assert proven.code == 0, proven.out + proven.err
+    assert "PROVEN   fsdp=2 trains the same model" in proven.out
     plan = typed(desk, cache, "plan", "job.toml", "--json", *SETS)
     assert plan.code == 0, plan.err
     assert plan.object["result"]["best"]["layout"]
