@@ -41,14 +41,6 @@ class Facts:
 ABSENT = "not in this version"
 
 
-def etp_absent(layout: Layout, facts: Facts) -> str:
-    return f"etp={layout.etp} is {ABSENT}" if layout.etp > 1 else ""
-
-
-def dualpipev_absent(layout: Layout, facts: Facts) -> str:
-    return f"pp={layout.pp}:dualpipev is {ABSENT}" if layout.schedule == "dualpipev" else ""
-
-
 def ring_absent(layout: Layout, facts: Facts) -> str:
     return f"cp={layout.cp}:ring is {ABSENT}" if layout.cp_kind == "ring" else ""
 

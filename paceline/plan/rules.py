@@ -130,20 +130,6 @@ RULES: tuple[Rule, ...] = (
         lambda layout, facts: layout.replace(cp_kind="allgather"),
         exit_code=Exit.USAGE,
     ),
-    Rule(
-        "dualpipev absent",
-        "this version runs the other schedules; dualpipev arrives later",
-        broken.dualpipev_absent,
-        lambda layout, facts: layout.replace(schedule="zbv"),
-        exit_code=Exit.USAGE,
-    ),
-    Rule(
-        "etp absent",
-        "this version cuts between experts (ep) and not inside one; etp arrives later",
-        broken.etp_absent,
-        lambda layout, facts: layout.replace(etp=1),
-        exit_code=Exit.USAGE,
-    ),
     _option_absent("offload"),
     Rule(
         "compile needs a compiler",
