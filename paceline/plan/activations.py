@@ -3,6 +3,7 @@
 ``tests/plan/test_activations.py`` holds them to what autograd keeps. All are of one token unless a name says
 otherwise; the tokens are those that a rank has in front of its cut sub-layers (under tp all of its rows, under cp
 its part of them). Where tp cuts the residual stream, what lives in the stream counts for ``1 / tp`` of a token.
+Latent values narrower than their keys are counted as they are; a CPU's kernel fills them up and keeps more.
 
 Legend: h hidden, q query width, k key width, v width of attention's output, f features here, K experts a token,
 g features of one expert, w bytes of the compute type, W of its wide type.
@@ -77,10 +78,13 @@ def _attention_bytes(kind: Widths, precision: str, sequence_length: int) -> floa
 
 
 def _latent_bytes(kind: Widths, precision: str) -> float:
-    """The latents with their norms."""
+    """The latents with their norms. Without a wide copy, the rotated key lies in the storage of the latent."""
     w, wide = COMPUTE_BYTES[precision], WIDE_BYTES[precision]
     latents = (kind.kv_lora_rank or 0) + (kind.q_lora_rank or 0)
-    return (wide + 2 * w if precision == "bf16" else 3 * w) * latents + 2 * wide
+    scales = wide * (2 if kind.q_lora_rank else 1)
+    if precision == "bf16":
+        return (wide + 2 * w) * latents + scales
+    return w * (3 * latents + kind.qk_rope_head_dim) + scales
 
 
 def _feed_forward_bytes(kind: Widths, precision: str, tp: int) -> float:
@@ -105,8 +109,11 @@ def _matrix_outputs(kind: Widths, precision: str, tp: int) -> float:
     w, wide, h = COMPUTE_BYTES[precision], WIDE_BYTES[precision], kind.hidden_size
     q, k, v = query_width(kind), key_width(kind), value_width(kind)
     matrices = 2 if kind.gated_mlp else 1
-    latents = (kind.kv_lora_rank or 0) + (kind.q_lora_rank or 0)
-    kept = w * (q + 2 * k + v + h + latents) + wide * kind.num_attention_heads
+    projected = q + 2 * k
+    if kind.kv_lora_rank:  # the rotated key is made once, beside the latent
+        rope, latents = kind.qk_rope_head_dim, kind.kv_lora_rank + (kind.q_lora_rank or 0)
+        projected = q + k + v - kind.num_attention_heads * rope + latents + rope
+    kept = w * (projected + v + h) + wide * kind.num_attention_heads
     if kind.intermediate_size:
         kept += w * (matrices * kind.intermediate_size + h)
     routed = kind.num_experts_per_tok * (matrices * kind.moe_intermediate_size + h)

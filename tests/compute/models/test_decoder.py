@@ -65,6 +65,7 @@ CHANGES: list[tuple[str, dict[str, Any]]] = [
     ("gemma2", {"hidden_act": "gelu"}),
     ("llama", {"rms_norm_eps": 1e-4}),
     ("gpt2", {"rms_norm_eps": 1e-4}),
+    ("latent", {"rope_theta": 100.0}),
 ]
 
 
@@ -89,7 +90,7 @@ def test_positions_alone_say_where_a_part_of_a_row_is() -> None:
     assert relative(stretched, moved) > 1e-6
 
 
-@pytest.mark.parametrize("family", ["llama", "gpt2", "gemma2", "qwen3"])
+@pytest.mark.parametrize("family", ["llama", "gpt2", "gemma2", "qwen3", "latent"])
 def test_bf16_is_near_float64(family: str) -> None:
     """Islands keep the loss of a bf16 model within the rounding of its weights."""
     widths, batch = widths_of(family), batch_of(documents=True)

@@ -25,7 +25,7 @@ def run(parts: list[Decoder], batch: dict[str, Tensor]) -> Tensor:
 
 
 @pytest.mark.parametrize("stages", STAGES, ids=["two", "three", "empty"])
-@pytest.mark.parametrize("family", ["llama", "gpt2", "gemma2", "deepseek"])
+@pytest.mark.parametrize("family", ["llama", "gpt2", "gemma2", "deepseek", "latent"])
 def test_parts_in_a_row_are_the_whole(family: str, stages: list[Part]) -> None:
     widths, batch = widths_of(family), batch_of(documents=True)
     whole, parts = filled(widths), [filled(widths, part=part) for part in stages]
