@@ -86,11 +86,11 @@ class Mesh:
         The groups must span a grid: the first one's coordinate varies slowest.
         """
         assert self._world is not None, "one rank has no mesh"
-        groups = [self.group(name) for name in names]
-        assert all(group is not None for group in groups)
-        grid = _grid(self.layout, self.rank, names)
+        groups = [group for name in names if (group := self.group(name)) is not None]
+        assert len(groups) == len(names), "a mesh has no dim of one rank"
         if len(names) == 1:
             return DeviceMesh.from_group(groups[0], self._world.device_type, mesh_dim_names=names)
+        grid = _grid(self.layout, self.rank, names)
         return DeviceMesh.from_group(groups, self._world.device_type, mesh=grid, mesh_dim_names=names)
 
     def sum(self, values: torch.Tensor) -> torch.Tensor:

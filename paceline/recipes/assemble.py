@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import nn
@@ -177,7 +177,7 @@ def build(widths: ModelWidths, stages: Sequence[Stage], precision: Precision, me
             Decoder(widths, precision.compute, plugs, stage.part, mesh.layout.recompute).to(master)
             for stage in stages
         ]
-    return [cast(Decoder, model) for model in models]
+    return models
 
 
 def fill(models: Sequence[Decoder], held: dict[str, Held], device: Device, seed: int) -> None:

@@ -83,6 +83,8 @@ def gathered(built: Assembly, mesh: Mesh, tensors: list[torch.Tensor | None]) ->
             dist.all_reduce(high, op=dist.ReduceOp.MAX, group=mesh.everyone)
         if not torch.equal(low, high):
             missing = bool((high == -torch.inf).any())
-            raise AssertionError(f"{name}: " + ("no rank holds some elements" if missing else "holders disagree"))
+            raise AssertionError(
+                f"{name}: " + ("no rank holds some elements" if missing else "holders disagree")
+            )
         found[name] = low
     return found
