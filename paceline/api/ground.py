@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import paceline
+from paceline.api.jobs import check_layout
 from paceline.api.plan import resolve_cluster
 from paceline.api.surroundings import cache_folder, environment
 from paceline.launch.machine import Machine, probe
@@ -82,6 +83,7 @@ def settle(job: Job, layout: str, say: Say, progress: Callable[[dict[str, Any]],
     machine = probe(environment())
     cluster = resolve_cluster(job.cluster.use, job.run.device)
     refuse_elsewhere(cluster)
+    check_layout(job, layout)  # before minutes are spent on what it would refuse anyway
     measured = measured_or_measure(machine, say) if cluster.is_cpu else None
     job = decide_precision(job, measured, cluster)
     prepared = prepare(

@@ -14,6 +14,7 @@ from paceline.ledger.outcome import Exit, PacelineError, Refused
 
 Sets = Mapping[str, object] | Sequence[tuple[str, str]]
 IN_PYTHON = "Python"
+_MANY_TOKENS = 1 << 20  # a vocabulary that no rule finds too small, while the tokenizer's is not known
 
 
 def load_job(job: Job | str | Path, sets: Sets = ()) -> Loaded:
@@ -52,6 +53,27 @@ def run_of(word: str | Path) -> Run | None:
         ) from error
 
 
+def check_layout(job: Job, layout: str, where: str = "") -> None:
+    """What the rule book says of a layout before the data are read: the vocabulary may still be unknown.
+
+    Raises:
+        Refused: (2, 10) the layout breaks a rule.
+    """
+    from paceline.plan.layout import Layout
+    from paceline.plan.rules import Facts, check
+
+    check(
+        Layout.parse(layout, where),
+        Facts(
+            widths=job.model.widths(job.model.own_vocab_size() or _MANY_TOKENS),
+            global_batch=job.train.global_batch_size,
+            optimizer=job.optimizer.name,
+            sequence_length=job.data.sequence_length,
+        ),
+        where,
+    )
+
+
 def check_job(job: str | Path, sets: Sets = ()) -> Loaded:
     """:func:`load_job`, and what can be known without preparing data: layout, model and sources.
 
@@ -60,22 +82,10 @@ def check_job(job: str | Path, sets: Sets = ()) -> Loaded:
     """
     from paceline.compute.data.sources import refuse_same_files, resolve
     from paceline.compute.data.spec import DataSpec, given_tokenizer
-    from paceline.plan.layout import Layout
-    from paceline.plan.rules import Facts, check
 
     loaded = load_job(job, sets)
     found = loaded.job
-    where = loaded.origins.get("layout.use", "")
-    check(
-        Layout.parse(found.layout.use, where),
-        Facts(
-            widths=found.model.widths(found.model.own_vocab_size() or 1),
-            global_batch=found.train.global_batch_size,
-            optimizer=found.optimizer.name,
-            sequence_length=found.data.sequence_length,
-        ),
-        where,
-    )
+    check_layout(found, found.layout.use, loaded.origins.get("layout.use", ""))
     if found.data.train is not None:
         spec = DataSpec.from_job(found)
         given_tokenizer(spec.tokenizer)

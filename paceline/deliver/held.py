@@ -27,7 +27,8 @@ EXPERT_AXES = ("ep", "etp")
 
 
 class Cut(Protocol):
-    """How a parameter may be cut along an axis (``compute/models/cuts.py``): ``dim`` in ``units`` whole units."""
+    """How a parameter may be cut along an axis (``compute/models/cuts.py``): ``dim`` in ``units`` whole units, which
+    ``repeats`` allows neighbours to share where there are more ranks."""
 
     @property
     def axis(self) -> str: ...
@@ -35,6 +36,8 @@ class Cut(Protocol):
     def dim(self) -> int: ...
     @property
     def units(self) -> int: ...
+    @property
+    def repeats(self) -> bool: ...
 
 
 Cuts = Callable[[str], Sequence[Cut]]
@@ -62,23 +65,23 @@ class Held:
     expert: bool = False
 
 
-def held(units: int, degree: int, index: int) -> range:
+def held(cut: Cut, degree: int, index: int) -> range:
     """The whole units of rank ``index`` of ``degree``: balanced; fewer units than ranks are repeated.
 
     Raises:
-        ValueError: fewer units than ranks that do not divide them; the rule book refuses that earlier.
+        ValueError: fewer units than ranks, and they may not be repeated or do not divide them; the rule book refuses
+            that earlier.
     """
+    units = cut.units
     if units >= degree:
         return balanced(units, degree, index)
-    if degree % units:
-        raise ValueError(f"{units} units cannot be repeated over {degree} ranks")
+    if degree % units or not cut.repeats:
+        raise ValueError(f"{units} units cannot be shared out over {degree} ranks")
     unit = index * units // degree
     return range(unit, unit + 1)
 
 
-def hold(
-    shape: Sequence[int], cuts: Sequence[Cut], layout: Layout, rank: int, stages: Sequence[int]
-) -> Held:
+def hold(shape: Sequence[int], cuts: Sequence[Cut], layout: Layout, rank: int, stages: Sequence[int]) -> Held:
     """Work out a rank's part of a parameter of global ``shape``.
 
     Args:
@@ -92,7 +95,7 @@ def hold(
         if degree == 1:
             continue
         size = shape[cut.dim] // cut.units
-        part = held(cut.units, degree, at[cut.axis])
+        part = held(cut, degree, at[cut.axis])
         starts[cut.dim], extent[cut.dim] = part.start * size, len(part) * size
     expert = layout.ep * layout.etp > 1 and any(cut.axis in EXPERT_AXES for cut in cuts)
     replicas, to_sum = (_expert if expert else _dense)(cuts, layout, rank, stages)
@@ -100,14 +103,12 @@ def hold(
     return Held(tuple(shape), tuple(starts), tuple(extent), replicas, to_sum, holders, expert)
 
 
-def _dense(
-    cuts: Sequence[Cut], layout: Layout, rank: int, stages: Sequence[int]
-) -> tuple[Ranks, Ranks]:
+def _dense(cuts: Sequence[Cut], layout: Layout, rank: int, stages: Sequence[int]) -> tuple[Ranks, Ranks]:
     at = layout.coordinates(rank)
-    units = next((cut.units for cut in cuts if cut.axis == "tp"), None)
+    tp_cut = next((cut for cut in cuts if cut.axis == "tp"), None)
 
     def same_part(tp: int) -> bool:
-        return units is None or held(units, layout.tp, tp) == held(units, layout.tp, at["tp"])
+        return tp_cut is None or held(tp_cut, layout.tp, tp) == held(tp_cut, layout.tp, at["tp"])
 
     data = ("dp",) if layout.fsdp > 1 else ("dp", "fsdp", "cp")  # fsdp shards over fsdp · cp
     found = [r for r in differing(layout, rank, (*data, "tp", "pp")) if _fits(layout, r, same_part, stages)]
@@ -123,9 +124,7 @@ def _fits(layout: Layout, rank: int, same_part: Callable[[int], bool], stages: S
     return at["pp"] in stages and same_part(at["tp"])
 
 
-def _expert(
-    cuts: Sequence[Cut], layout: Layout, rank: int, stages: Sequence[int]
-) -> tuple[Ranks, Ranks]:
+def _expert(cuts: Sequence[Cut], layout: Layout, rank: int, stages: Sequence[int]) -> tuple[Ranks, Ranks]:
     same = members(layout, rank, "edp")
     return ((rank,), (rank,)) if layout.fsdp > 1 else (same, same)
 

@@ -49,6 +49,36 @@ def ring_on_cpu(layout: Layout, facts: Facts) -> str:
     return f"cp={layout.cp}:ring on a CPU" if layout.cp_kind == "ring" and facts.cpu else ""
 
 
+def thin(layout: Layout, facts: Facts) -> str:
+    if facts.widths is None:
+        return ""
+    for axis, name, size in _thinnest(layout, facts.widths):
+        if layout.degree(axis) > size:
+            return f"{axis}={layout.degree(axis)} cannot cut {name} = {size}"
+    return ""
+
+
+def nearest_thick(layout: Layout, facts: Facts) -> Layout:
+    assert facts.widths is not None
+    for axis, _, size in _thinnest(layout, facts.widths):
+        degree = layout.degree(axis)
+        if degree > size:
+            fits = max(d for d in degrees.divisors(degree) if d <= size)
+            layout = layout.replace(**{axis: fits, **({"etp": 1} if axis == "tp" and layout.etp > 1 else {})})
+    return layout
+
+
+def _thinnest(layout: Layout, widths: Widths) -> list[tuple[str, str, int]]:
+    """(axis, width, its size) of what an axis cuts in single rows or features."""
+    experts = widths.moe_intermediate_size
+    found = [("tp", "vocab_size", widths.vocab_size), ("tp", "intermediate_size", widths.intermediate_size)]
+    if widths.num_experts and widths.n_shared_experts:
+        found.append(("tp", "n_shared_experts · moe_intermediate_size", widths.n_shared_experts * experts))
+    if widths.num_experts:
+        found.append(("etp", "moe_intermediate_size", experts))
+    return found
+
+
 def split_over_zero3(layout: Layout, facts: Facts) -> str:
     if layout.schedule in SPLIT_BACKWARD and layout.fsdp > 1 and layout.zero == "zero3":
         return f"pp={layout.pp}:{layout.schedule} over fsdp={layout.fsdp}:zero3 gives wrong gradients"

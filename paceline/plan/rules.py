@@ -76,6 +76,12 @@ RULES: tuple[Rule, ...] = (
         broken.allowed_heads,
     ),
     Rule(
+        "a cut has a part for each rank",
+        "tp is at most vocab_size and every feed-forward width, etp at most moe_intermediate_size",
+        broken.thin,
+        broken.nearest_thick,
+    ),
+    Rule(
         "a stage has a layer",
         "pp · vpp is at most num_hidden_layers",
         broken.stages,

@@ -20,6 +20,7 @@ class _Cut:
     axis: str
     dim: int
     units: int
+    repeats: bool = False
 
 
 def partial_sums(world: World, *, bucket_bytes: int) -> dict[str, Any]:

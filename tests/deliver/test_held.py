@@ -18,12 +18,13 @@ class C:
     axis: str
     dim: int
     units: int
+    repeats: bool = False
 
 
 KINDS = {
     "norm": ((8,), ()),
     "column": ((24, 8), (C("tp", 0, 4),)),
-    "few heads": ((16, 8), (C("tp", 0, 2),)),
+    "few heads": ((16, 8), (C("tp", 0, 2, repeats=True),)),
     "row": ((8, 22), (C("tp", 1, 11),)),
     "vocabulary": ((101, 8), (C("tp", 0, 101),)),
     "experts": ((8, 6, 4), (C("ep", 0, 8), C("etp", 1, 6))),
@@ -126,7 +127,12 @@ def test_fewer_key_heads_than_ranks_are_repeated_and_summed() -> None:
 
 
 def test_units_are_balanced() -> None:
-    assert [held(11, 4, i) for i in range(4)] == [range(3), range(3, 6), range(6, 9), range(9, 11)]
-    assert [held(101, 2, i).stop for i in range(2)] == [51, 101]
-    with pytest.raises(ValueError, match="cannot be repeated"):
-        held(3, 4, 0)
+    features, rows = C("tp", 0, 11), C("tp", 0, 101)
+    assert [held(features, 4, i) for i in range(4)] == [range(3), range(3, 6), range(6, 9), range(9, 11)]
+    assert [held(rows, 2, i).stop for i in range(2)] == [51, 101]
+
+
+@pytest.mark.parametrize("cut", [C("tp", 0, 3, repeats=True), C("tp", 0, 2)])
+def test_what_would_be_counted_twice_is_not_repeated(cut: C) -> None:
+    with pytest.raises(ValueError, match="cannot be shared out"):
+        held(cut, 4, 0)

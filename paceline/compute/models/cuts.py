@@ -17,11 +17,16 @@ from paceline.job.presets import ModelWidths
 
 @dataclass(frozen=True)
 class Cut:
-    """A parameter may be cut over ``axis`` along ``dim``, in ``units`` whole units (heads, rows, features, experts)."""
+    """A parameter may be cut over ``axis`` along ``dim``, in ``units`` whole units (heads, rows, features, experts).
+
+    ``repeats``: where there are more ranks than units, neighbours may hold the same one. Right for key/value heads,
+    which several query heads share; anything else would be counted twice.
+    """
 
     axis: str
     dim: int
     units: int
+    repeats: bool = False
 
 
 def _tp(dim: int, units: Callable[[ModelWidths], int]) -> Callable[[ModelWidths], tuple[Cut, ...]]:
@@ -44,8 +49,8 @@ def _heads(widths: ModelWidths) -> int:
     return widths.num_attention_heads
 
 
-def _kv_heads(widths: ModelWidths) -> int:
-    return widths.num_key_value_heads
+def _key_value(widths: ModelWidths) -> tuple[Cut, ...]:
+    return (Cut("tp", 0, widths.num_key_value_heads, repeats=True),)
 
 
 def _features(widths: ModelWidths) -> int:
@@ -64,7 +69,7 @@ _TABLE: tuple[tuple[str, Callable[[ModelWidths], tuple[Cut, ...]]], ...] = (
     (r"(norm|input_layernorm|post_attention_layernorm)\.(weight|bias)", _whole),
     (r"self_attn\.(q_norm|k_norm|q_a_layernorm|kv_a_layernorm)\.weight", _whole),
     (r"self_attn\.(q_proj|q_b_proj|kv_b_proj)\.(weight|bias)", _tp(0, _heads)),
-    (r"self_attn\.(k_proj|v_proj)\.(weight|bias)", _tp(0, _kv_heads)),
+    (r"self_attn\.(k_proj|v_proj)\.(weight|bias)", _key_value),
     (r"self_attn\.(q_a_proj|kv_a_proj_with_mqa)\.(weight|bias)", _whole),
     (r"self_attn\.o_proj\.weight", _tp(1, _heads)),
     (r"mlp\.(gate_proj|up_proj)\.(weight|bias)", _tp(0, _features)),

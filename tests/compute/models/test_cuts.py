@@ -80,7 +80,7 @@ def test_all_that_is_decided_here_is_in_some_family() -> None:
 def test_units_are_heads_rows_features_and_experts() -> None:
     widths = widths_of("deepseek")
     assert cuts_of("layers.0.self_attn.q_proj.weight", widths) == (Cut("tp", 0, 4),)
-    assert cuts_of("layers.0.self_attn.k_proj.bias", widths) == (Cut("tp", 0, 2),)
+    assert cuts_of("layers.0.self_attn.k_proj.bias", widths) == (Cut("tp", 0, 2, repeats=True),)
     assert cuts_of("layers.0.mlp.up_proj.weight", widths) == (Cut("tp", 0, 64),)
     assert cuts_of("layers.12.mlp.shared_experts.up_proj.weight", widths) == (Cut("tp", 0, 32),)
     assert cuts_of("layers.1.mlp.experts.down_proj", widths) == (Cut("ep", 0, 4), Cut("etp", 2, 16))
