@@ -52,7 +52,7 @@ def ring_on_cpu(layout: Layout, facts: Facts) -> str:
 def thin(layout: Layout, facts: Facts) -> str:
     if facts.widths is None:
         return ""
-    for axis, name, size in _thinnest(layout, facts.widths):
+    for axis, name, size in _thinnest(facts.widths):
         if layout.degree(axis) > size:
             return f"{axis}={layout.degree(axis)} cannot cut {name} = {size}"
     return ""
@@ -60,7 +60,7 @@ def thin(layout: Layout, facts: Facts) -> str:
 
 def nearest_thick(layout: Layout, facts: Facts) -> Layout:
     assert facts.widths is not None
-    for axis, _, size in _thinnest(layout, facts.widths):
+    for axis, _, size in _thinnest(facts.widths):
         degree = layout.degree(axis)
         if degree > size:
             fits = max(d for d in degrees.divisors(degree) if d <= size)
@@ -68,14 +68,11 @@ def nearest_thick(layout: Layout, facts: Facts) -> Layout:
     return layout
 
 
-def _thinnest(layout: Layout, widths: Widths) -> list[tuple[str, str, int]]:
-    """(axis, width, its size) of what an axis cuts in single rows or features."""
-    experts = widths.moe_intermediate_size
-    found = [("tp", "vocab_size", widths.vocab_size), ("tp", "intermediate_size", widths.intermediate_size)]
-    if widths.num_experts and widths.n_shared_experts:
-        found.append(("tp", "n_shared_experts · moe_intermediate_size", widths.n_shared_experts * experts))
+def _thinnest(widths: Widths) -> list[tuple[str, str, int]]:
+    """(axis, width, its size) of what an axis cuts in single rows or features, beside the heads'."""
+    found = [("tp", "vocab_size", widths.vocab_size)]  # features: see degrees.tp_degrees
     if widths.num_experts:
-        found.append(("etp", "moe_intermediate_size", experts))
+        found.append(("etp", "moe_intermediate_size", widths.moe_intermediate_size))
     return found
 
 

@@ -77,7 +77,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "a cut has a part for each rank",
-        "tp is at most vocab_size and every feed-forward width, etp at most moe_intermediate_size",
+        "tp is at most vocab_size, etp at most moe_intermediate_size",
         broken.thin,
         broken.nearest_thick,
     ),

@@ -24,7 +24,7 @@ MOE = Facts(
     devices=8,
     sequence_length=64,
 )
-THIN = replace(HOST, widths=replace(LLAMA_8B, intermediate_size=1))
+THIN = replace(HOST, widths=replace(LLAMA_8B, vocab_size=1))
 SHORT = Facts(widths=LLAMA_8B, global_batch=64, devices=8, sequence_length=36)
 
 BROKEN = [  # layout, rule, exit, words of the message, the nearest, facts
@@ -40,7 +40,7 @@ BROKEN = [  # layout, rule, exit, words of the message, the nearest, facts
     ("pp=2,vpp=2", "vpp belongs to its schedule", 10, "vpp=2 with 1f1b", "pp=2", HOST),
     ("fsdp=2,vpp=3", "vpp belongs to its schedule", 10, "vpp=3 without pp", "fsdp=2", HOST),
     ("tp=3", "tp divides the heads", 10, "tp=3 cannot cut this model", "tp=2", HOST),
-    ("tp=2", "a cut has a part for each rank", 10, "tp=2 cannot cut intermediate_size = 1", "single", THIN),
+    ("tp=2", "a cut has a part for each rank", 10, "tp=2 cannot cut vocab_size = 1", "single", THIN),
     ("pp=64", "a stage has a layer", 10, "64 stages for 32 layers", "pp=8", HOST),
     ("cp=2:ring", "ring needs cuda", 10, "cp=2:ring on a CPU", "cp=2", CPU),
     ("tp=2,cp=3:ulysses", "ulysses shares heads", 10, "cannot share 16 query heads", "tp=2", HOST),
