@@ -26,6 +26,7 @@ from paceline.deliver.wire.world import World, open_world
 from paceline.job import Job
 from paceline.ledger.outcome import Preempted
 from paceline.plan.layout import Layout
+from paceline.recipes import routes
 from paceline.recipes.against import Reference
 from paceline.recipes.case import Case
 from paceline.recipes.place import Emit, Place, Stop
@@ -74,7 +75,13 @@ def run_case(case: Case, world: World | None, device: Device, stop: Stop = lambd
             device,
             Prepared.open(case.prepared),
         )
+        if case.leg == "job" and case.write:
+            routes.record(trial)
+        elif case.leg == "job":
+            routes.replay(trial, Path(case.against), len(case.rates))
         report = _steps(case, trial, stop)
+        if case.leg == "job" and case.write:
+            routes.write(trial, Path(case.write), len(case.rates))
         del trial
         gc.collect()  # process groups and graphs hold one another
     return report

@@ -203,6 +203,28 @@ def test_the_jobs_own_precision_is_held_to_one_devices_error(
         assert judged.equal == (fault == ""), [row for row in judged.rows if not row.equal]
 
 
+@pytest.mark.parametrize("layout", ["tp=2,cp=2,mbs=3", "fsdp=2,ep=2,mbs=1,recompute=full", "pp=2,mbs=2"])
+def test_routing_is_replayed_in_the_jobs_own_precision(
+    ranks: RankPool, desk: Desk, monkeypatch: pytest.MonkeyPatch, layout: str
+) -> None:
+    """bf16 flips near-ties; with the truth's choices each rank's error is one of rounding, cut as the layout cuts."""
+    experts = {
+        "num_experts": 4,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 16,
+        "router_aux_loss_coef": 0.01,
+    }
+    monkeypatch.setattr(desk, "widths", tiny_widths(vocab_size=257, num_hidden_layers=2, **experts))
+    monkeypatch.setattr(desk, "folder", desk.folder / "experts")
+    run_on_ranks(None, case=desk.case(SINGLE, "job", write=True))
+    assert (desk.folder / "still" / "routing.safetensors").exists()
+    index = read_json(desk.folder / "still" / "reference.json")
+    alone = [run_on_ranks(None, case=desk.case(SINGLE, "job", precision="bf16"))]
+    case, size = desk.case(layout, "job", precision="bf16"), Layout.parse(layout).world_size
+    judged = judge_own(index, alone, ranks(size).run(ENTRY, timeout_s=120, case=case), "bf16")
+    assert judged.equal, [row for row in judged.rows if not row.equal]
+
+
 def test_poison_reaches_fresh_memory_and_ends_with_the_case() -> None:
     with poisoned():
         assert torch.empty(3).isnan().all()
