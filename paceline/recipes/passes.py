@@ -36,11 +36,17 @@ class Pipeline:
     _made: dict[tuple[int, torch.Size], Pipelined] = field(default_factory=dict)
 
     def forward_backward(self, micro_batches: Sequence[MicroBatch], divisor: Tensor) -> Tensor:
-        """Through the schedule; Σ loss where the last stage is, else zero."""
-        return self._runtime(len(micro_batches), micro_batches[0]).forward_backward(micro_batches, divisor)
+        """Through the schedule; Σ loss where the last stage is, else zero.
+
+        What the schedule itself takes between its actions is an update's second: it decides when.
+        """
+        with self.ledger.span("update", "schedule"):
+            runtime = self._runtime(len(micro_batches), micro_batches[0])
+            return runtime.forward_backward(micro_batches, divisor)
 
     def forward_only(self, batch: MicroBatch) -> Tensor:
         """One micro-batch through all stages, without gradients."""
+        # evaluation has one span around it
         return self._runtime(self._any_count(), batch).forward_only(batch)
 
     def _any_count(self) -> int:

@@ -143,6 +143,7 @@ def _assemble(
 
 def _train(rank: _Rank, stop: Stop) -> End:
     job, steps = rank.brief.job, rank.schedule.steps
+    policy = rank.built.policy(job, rank.mesh, rank.device, rank.ledger)
     rank.ledger.close_step(None)  # start-up is over
 
     def save(step: int) -> float:
@@ -161,7 +162,7 @@ def _train(rank: _Rank, stop: Stop) -> End:
         beat=lambda step: _beat(rank, step),
     )
     return train(
-        rank.built.policy(job, rank.mesh, rank.device, rank.ledger),
+        policy,
         rank.schedule,
         hooks,
         rank.telemetry,

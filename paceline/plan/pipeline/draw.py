@@ -78,6 +78,7 @@ def _legend(layout: Pipeline, timeline: Timeline) -> str:
 
 
 ROW, GAP, LEFT, TOP, LETTER = 26, 6, 64, 62, 8  # pixels
+TITLE_LETTER = 8.2  # pixels, of a bold sans-serif of 14, on the wide side
 COLOURS = {"F": "#4c8fd6", "B": "#e08a3c", "I": "#e8b04a", "W": "#5aa469"}
 
 
@@ -86,9 +87,9 @@ def as_svg(layout: Pipeline, timeline: Timeline) -> str:
     written in each box that has room for it."""
     words = [[_label(slot.action, layout, several=False) for slot in row] for row in timeline.slots]
     scale = LETTER * _columns_per_second(timeline, words)
-    width = LEFT + timeline.makespan_s * scale + 12
-    height = TOP + len(timeline.slots) * (ROW + GAP) + 34
     head = title(layout, timeline)
+    width = max(LEFT + timeline.makespan_s * scale, TITLE_LETTER * len(head)) + 24
+    height = TOP + len(timeline.slots) * (ROW + GAP) + 34
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height}" width="{width:.0f}" '
         f'height="{height}" role="img" font-family="system-ui, sans-serif" font-size="11">',
