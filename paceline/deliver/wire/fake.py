@@ -7,7 +7,7 @@ Title of the hard why: *peers hold what this rank holds*. A step decides little 
 few it must know: how many tokens go to which expert, whether the loss is finite. The one assumption that needs no
 data is that each peer would have sent what this rank would have sent in its place. So a small message is answered
 by that rule: a sum is the value times the ranks, a gathered tensor is copies of the own part, an exchange brings
-from everybody what this rank has for itself. Tensors too large to be a decision keep whatever they have.
+from everybody what this rank has for itself; a message that this rank has no counterpart of is ones. Tensors too large to be a decision keep whatever they have.
 """
 
 from __future__ import annotations
@@ -106,6 +106,13 @@ class Peers:
             own = rows.reshape(self._size, -1)[self._rank]
             out.view(self._size, -1).copy_(own.expand(self._size, -1))
         return Answered([out])
+
+    def recv(self, tensors: Any, *_: Any) -> dist.Work:
+        """Ones: yes, where a peer is asked for its vote."""
+        for tensor in _list(tensors):
+            if _decides(tensor):
+                tensor.fill_(1)
+        return Answered(_list(tensors))
 
     _allgather_base = all_gather_single
     _reduce_scatter_base = reduce_scatter_single

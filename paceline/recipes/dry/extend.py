@@ -67,9 +67,10 @@ def edge_of(widths: ModelWidths) -> int:
 def period(widths: ModelWidths) -> int:
     """After how many layers the kinds of layers repeat."""
     kinds = widths.layer_types or ()
-    return next(
-        (p for p in range(1, len(kinds)) if all(a == b for a, b in zip(kinds, kinds[p:], strict=False))), 1
-    )
+    for p in range(1, len(kinds)):
+        if all(a == b for a, b in zip(kinds, kinds[p:], strict=False)):
+            return p
+    return max(1, len(kinds))
 
 
 def with_depth(widths: ModelWidths, layers: int) -> ModelWidths:

@@ -1,14 +1,17 @@
-"""What the ranks of the dry run's tests run: the real step, its messages added up, its memory watched from outside."""
+"""What the ranks of the dry run's tests run: the real step, its messages added up, its memory seen by the profiler."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.profiler import ProfilerActivity, profile
+from torch import Tensor
+from torch.profiler import ProfilerActivity, profile, record_function
 
+from paceline.compute.models.moe import Router
 from paceline.deliver import cp
-from paceline.deliver.mesh import build_mesh
+from paceline.deliver.mesh import Mesh, build_mesh
 from paceline.deliver.wire.record import Account
 from paceline.deliver.wire.world import World
 from paceline.job import Job
@@ -18,7 +21,8 @@ from paceline.plan.layout import Layout
 from paceline.recipes.assemble import assemble
 from paceline.recipes.dry.step import CPU
 from paceline.update.every_step import Counts
-from tests.tiny import ragged_batches, share_of
+
+Batches = list[dict[str, Tensor]]
 
 
 class Sums:
@@ -26,9 +30,10 @@ class Sums:
 
     def __init__(self) -> None:
         self.found: dict[tuple[str, str], list[int]] = {}
+        self._ledger = Ledger(None)
 
     def span(self, phase: str, reason: str, /) -> Account:
-        return Ledger(None).span(phase, reason)
+        return self._ledger.span(phase, reason)
 
     def call(self, row: CallRow, /) -> None:
         sums = self.found.setdefault((row.axis, row.op), [0, 0])
@@ -38,49 +43,54 @@ class Sums:
 
 def second_step(
     world: World | None, *, job: Job, widths: ModelWidths, layout: str, precision: str, rows: int, count: int
-) -> dict[tuple[str, str], list[int]]:
-    """(axis, op) → [calls, bytes] of this rank in its second step."""
-    parsed = Layout.parse(layout)
-    rank = 0 if world is None else world.rank
-    mesh = build_mesh(parsed, rank, world)
-    built = assemble(job, widths, precision, mesh, CPU)
-    policy = built.policy(job, mesh, CPU, Ledger(None))
+) -> dict[str, Any]:
+    """Of this rank in its second step: ``calls``, (axis, op) → [calls, bytes]; ``before`` and ``most``, bytes that
+    torch's allocator had given out when it began, and at most, above what was there when the model was made."""
+    mesh = build_mesh(Layout.parse(layout), 0 if world is None else world.rank, world)
+    even = _even_choice(Router.choose)
     sums = Sums()
-    for batch in ragged_batches(2, documents=False, rows=rows * count * parsed.data_degree):
-        sums.found.clear()
-        if world is not None:
-            world.recorder.ledger = sums
-        share = share_of(batch, mesh.data_rank, mesh.data_degree, rows)
-        if parsed.cp > 1:
-            share = [cp.take(b, parsed.cp, mesh.at["cp"]) for b in share]
-        policy.step(share, Counts(1.0, 1.0, 1.0), 1e-3)
-    return sums.found
-
-
-def allocated(
-    job: Job, widths: ModelWidths, precision: str, rows: int, count: int, length: int
-) -> dict[str, int]:
-    """One device: the most that torch's allocator had given out during the second step, as its profiler saw it,
-    and what it had given out before; bytes, above what was there when profiling began."""
-    mesh = build_mesh(Layout.parse("single"), 0, None)
-
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen, even:
         built = assemble(job, widths, precision, mesh, CPU)
         policy = built.policy(job, mesh, CPU, Ledger(None))
         for number in range(2):
-            share = [
-                {name: torch.zeros(rows, length, dtype=torch.int64) for name in ("tokens", "targets")}
-                for _ in range(count)
-            ]
-            with torch.profiler.record_function(f"step {number}"):
-                policy.step(share, Counts(1.0, 1.0, 1.0), 1e-3)
-    return _peak(seen, "step 1")
+            sums.found.clear()
+            if world is not None:
+                world.recorder.ledger = sums
+            with record_function(f"step {number}"):
+                policy.step(_batches(job, mesh, rows, count), Counts(1.0, 1.0, 1.0), 1e-3)
+    return {"calls": sums.found, **_peak(seen, "step 1")}
+
+
+def _batches(job: Job, mesh: Mesh, rows: int, count: int) -> Batches:
+    shape = (rows, job.data.sequence_length)
+    found = [
+        {name: torch.ones(shape, dtype=torch.int64) for name in ("tokens", "targets")} for _ in range(count)
+    ]
+    degree = mesh.layout.cp
+    return found if degree == 1 else [cp.take(batch, degree, mesh.at["cp"]) for batch in found]
+
+
+class _even_choice:
+    """While it is entered, routers send token i to the experts i·K, i·K + 1, …: the same load for each."""
+
+    def __init__(self, original: Callable[..., Tensor]) -> None:
+        self.original = original
+
+    def __enter__(self) -> None:
+        def choose(router: Router, scores_NE: Tensor) -> Tensor:
+            tokens, experts = scores_NE.shape
+            return (torch.arange(tokens * router.top_k) % experts).view(tokens, router.top_k)
+
+        Router.choose = choose  # type: ignore[method-assign]
+
+    def __exit__(self, *_: object) -> None:
+        Router.choose = self.original  # type: ignore[method-assign]
 
 
 def _peak(seen: Any, during: str) -> dict[str, int]:
     total = before = most = 0
     start = end = None
-    events = sorted(seen.profiler.kineto_results.events(), key=lambda e: e.start_ns())
+    events = sorted(seen.profiler.kineto_results.events(), key=lambda event: event.start_ns())
     for event in events:
         if event.name() == during:
             start, end = event.start_ns(), event.start_ns() + event.duration_ns()
