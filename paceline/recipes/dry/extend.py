@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 
 from paceline.job.presets import ModelWidths
 from paceline.plan.layout import Layout
+from paceline.plan.pipeline.counts import refuses
 from paceline.recipes.dry.memory import Kind
 from paceline.recipes.dry.step import EDGE, Question, Trace
 from paceline.recipes.stages import stages_of
@@ -111,6 +112,8 @@ def _counts(layout: Layout, count: int) -> Ladder:
     if rounds < 2:
         return Ladder((count,))
     small = count - rounds * unit
+    if layout.pp > 1 and (refuses(layout, small) or refuses(layout, small + unit)):
+        return Ladder((count,))
     return Ladder((small, small + unit), rounds)
 
 
