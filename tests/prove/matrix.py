@@ -63,7 +63,7 @@ def job_of(folder: Path, family: str, packing: str = "concat") -> Job:
 
 
 def subjects_of(
-    bench: Bench, folder: Path, families: Sequence[str]
+    bench: Bench, folder: Path, families: Sequence[str], steps: int
 ) -> tuple[dict[str, Subject], dict[str, str]]:
     """name → subject, and family → why it is not in this version."""
     found: dict[str, Subject] = {}
@@ -76,15 +76,22 @@ def subjects_of(
                 missing[family] = refused.message
                 continue
             name = f"{family} {packing}"
-            found[name] = bench.subject(name, job, (Layout(),), shrunk=False, steps=STEPS, batch=BATCH)
+            found[name] = bench.subject(name, job, (Layout(),), shrunk=False, steps=steps, batch=BATCH)
     return found, missing
 
 
 def matrix(
-    bench: Bench, folder: Path, *, ranks: int, least: int, seed: int, first: Sequence[Mapping[str, Any]] = ()
+    bench: Bench,
+    folder: Path,
+    *,
+    ranks: int,
+    least: int,
+    seed: int,
+    steps: int = STEPS,
+    first: Sequence[Mapping[str, Any]] = (),
 ) -> Matrix:
     """Pairs of everything for up to ``ranks`` ranks, then triples until there are ``least`` cases."""
-    subjects, missing = subjects_of(bench, folder, list(FAMILIES))
+    subjects, missing = subjects_of(bench, folder, list(FAMILIES), steps)
     plain = next(iter(subjects.values())).facts
 
     def facts_of(row: Mapping[str, Any]) -> Facts:
@@ -134,6 +141,7 @@ def prove_matrix(
     least: int = 120,
     seed: int = 0,
     legs: tuple[bool, bool] = (True, False),
+    steps: int = STEPS,
     only: str = "",
     chosen: Callable[[Sequence[Planned]], Sequence[Planned]] = lambda planned: planned,
     on_case: Callable[[Case], None] = lambda case: None,
@@ -143,7 +151,7 @@ def prove_matrix(
     write_corpus(folder / "corpus")
     with ExitStack() as held:
         bench = open_bench(load_job(job_of(folder, "dense")), held, lambda field, text: None)
-        made = matrix(bench, folder, ranks=ranks, least=least, seed=seed)
+        made = matrix(bench, folder, ranks=ranks, least=least, seed=seed, steps=steps)
         planned = [p for p in chosen(made.planned) if only in f"{p.subject} {p.layout}"]
         if listed:
             return planned

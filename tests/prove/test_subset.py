@@ -40,7 +40,9 @@ def _axes(layout: Layout) -> int:
 
 @pytest.fixture(scope="module")
 def proofs(tmp_path_factory: pytest.TempPathFactory, cache: str) -> Proofs:
-    found = prove_matrix(tmp_path_factory.mktemp("prove"), ranks=4, least=0, seed=SEED, chosen=chosen)
+    found = prove_matrix(
+        tmp_path_factory.mktemp("prove"), ranks=4, least=0, seed=SEED, steps=3, chosen=chosen
+    )
     assert isinstance(found, Proofs)
     return found
 
