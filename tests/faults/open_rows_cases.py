@@ -6,18 +6,13 @@ Every case of a row is a :func:`train` of plain arguments, so that several share
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
+from torch import Tensor
 
-from paceline.compute.data.prepared import Prepared
 from paceline.deliver import cp
-from paceline.deliver.axes import deliver
-from paceline.deliver.delivery import Part, Precision
 from paceline.deliver.held import slice_of
 from paceline.deliver.mesh import Mesh, build_mesh
 from paceline.deliver.wire.world import World
@@ -27,14 +22,9 @@ from paceline.ledger.spans import Ledger
 from paceline.plan.layout import Layout
 from paceline.recipes.assemble import Assembly, assemble
 from paceline.recipes.evaluate import held_out_loss
-from paceline.recipes.feed import Feed
-from paceline.recover.load import read
-from paceline.recover.save import save
 from paceline.update.every_step import Counts, EveryStep
 from paceline.update.telemetry import RunFacts, Telemetry
-from tests.deliver.traffic import rows, whole
 from tests.pool import RankPool
-from tests.recipes.checkpoint_cases import IDENTITY
 from tests.recipes.parity_cases import CPU
 from tests.tiny import LENGTH, ragged_batches, share_of, tiny_job, tiny_widths
 
@@ -234,110 +224,3 @@ def agree(
                 "ranks clip by different norms"
             )
     return expected
-
-
-def last_window(
-    world: World | None, *, folder: str, job: Job, widths: ModelWidths, layout: str, mbs: int
-) -> list[tuple[float, float, float]]:
-    """(loss, norm, valid tokens) of every step of the job's epochs over prepared data; the weights stay."""
-    mesh = build_mesh(Layout.parse(layout), 0 if world is None else world.rank, world)
-    built = assemble(job, widths, "fp64", mesh, CPU)
-    policy, feed = (
-        built.policy(job, mesh, CPU, Ledger(None)),
-        Feed(job, Prepared.open(folder), mesh, CPU, mbs),
-    )
-    results = [policy.step(*feed(number), 0.0) for number in range(1, feed.steps + 1)]
-    return [(r.loss, r.grad_norm, r.counts.valid_tokens) for r in results]
-
-
-def last_windows(world: World, *, runs: Sequence[dict[str, Any]]) -> list[list[tuple[float, float, float]]]:
-    """One :func:`last_window` after the other."""
-    return [last_window(world, **run) for run in runs]
-
-
-def resumed(world: World, *, folder: str, job: Job, widths: ModelWidths, layout: str) -> list[str]:
-    """What is not bit-equal between four steps, and two with a checkpoint, two after it in a model of another seed.
-
-    The random state of each rank is another one in the second run.
-    """
-    mesh = build_mesh(Layout.parse(layout), world.rank, world)
-    straight = assemble(job, widths, "fp32", mesh, CPU)
-    steps(straight, job, mesh, 0, 4)
-    torch.manual_seed(world.rank)
-    stopped = assemble(job, widths, "fp32", mesh, CPU)
-    steps(stopped, job, mesh, 0, 2)
-    save(Path(folder), stopped.state({"step": 2}), layout=layout, identity=IDENTITY, world=mesh.everyone)
-    again = assemble(job.replace({"train.seed": 99}), widths, "fp32", mesh, CPU)
-    state = again.state()
-    read(Path(folder) / "step-00000002", state, world=mesh.everyone)
-    again.load(state)
-    steps(again, job, mesh, 2, 4)
-    tensors = [tensors_of(built) for built in (straight, again)]
-    return [name for name in tensors[0] if not torch.equal(tensors[0][name], tensors[1][name])]
-
-
-def steps(built: Assembly, job: Job, mesh: Mesh, start: int, stop: int) -> None:
-    """The steps after ``start`` of ragged batches."""
-    policy = built.policy(job, mesh, CPU, Ledger(None))
-    for batch in ragged_batches(stop, documents=False)[start:stop]:
-        share = share_of(batch, mesh.data_rank, mesh.data_degree, 2)
-        valid = float(sum(int((b["targets"] >= 0).sum()) for b in share))
-        policy.step(share_for(mesh, batch, 2), Counts(valid, 0, 0), job.optimizer.lr)
-
-
-def tensors_of(built: Assembly) -> dict[str, Tensor]:
-    """Weights, moments and buffers here, by name."""
-    found: dict[str, Tensor] = {}
-    for name, parameter in zip(built.names, built.parameters, strict=True):
-        state = built.optimizer.state[parameter]
-        for what, tensor in (("", parameter), *((s, state[s]) for s in ("exp_avg", "exp_avg_sq"))):
-            local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
-            found[f"{name} {what}".strip()] = local.detach()
-    found |= {f"buffer {n}": b for model in built.models for n, b in model.named_buffers()}
-    return found
-
-
-class Late(nn.Module):
-    """Two layers of two halves; what is late is used in the last micro-batch only."""
-
-    def __init__(self, late: str) -> None:
-        super().__init__()
-        self.late = late
-        halves = lambda: nn.ModuleDict({name: nn.Linear(8, 8, bias=False) for name in ("first", "second")})  # noqa: E731
-        self.layers = nn.ModuleList(Layer(halves()) for _ in range(2))
-
-    def forward(self, x: Tensor, last: bool) -> Tensor:
-        for number, layer in enumerate(self.layers):
-            if last or self.late != "layer" or number == 0:
-                x = layer(x, last or self.late != "half")
-        return x
-
-
-class Layer(nn.Module):
-    """Two halves, of which the second may be passed by."""
-
-    def __init__(self, halves: nn.ModuleDict) -> None:
-        super().__init__()
-        self.halves = halves
-
-    def forward(self, x: Tensor, both: bool) -> Tensor:
-        first, second = (self.halves[name].weight.to(x.dtype) for name in ("first", "second"))
-        x = torch.tanh(nn.functional.linear(x, first))
-        return x + nn.functional.linear(x, second) if both else x
-
-
-def late(world: World, *, layout: str, late: str, micro_batches: int = 2) -> dict[str, list[Tensor]]:
-    """Whole gradients by compute dtype, reduced in fp32."""
-    mesh = build_mesh(Layout.parse(layout), world.rank, world)
-    found = {}
-    for name in ("float32", "bfloat16"):
-        compute = getattr(torch, name)
-        torch.manual_seed(0)
-        model = Late(late)
-        delivery = deliver([Part(model, list(model.layers))], mesh, Precision(compute, torch.float32))
-        for k in range(micro_batches):
-            delivery.before(k == 0, k == micro_batches - 1)
-            x = rows(world.rank, k).to(compute)
-            delivery.module(x, k == micro_batches - 1).float().sum().backward()
-        found[name] = [whole(p.grad) for p in model.parameters() if p.grad is not None]
-    return found

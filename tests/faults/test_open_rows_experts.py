@@ -86,4 +86,6 @@ def test_b012_no_result_depends_on_random_numbers_that_a_rank_has_drawn(ranks: R
 def test_b013_a_resumed_run_of_experts_is_bit_equal(ranks: RankPool, tmp_path: Path, layout: str) -> None:
     """Whatever random state its ranks have then."""
     arguments = {"folder": str(tmp_path), "job": tiny_job(), "widths": tiny_widths(**SIGMOID)}
-    assert ranks(2).run(f"{CASES}resumed", timeout_s=100, layout=layout, **arguments) == [[], []]
+    assert ranks(2).run(
+        "tests.faults.open_rows_run_cases:resumed", timeout_s=100, layout=layout, **arguments
+    ) == [[], []]

@@ -14,6 +14,7 @@ from paceline.plan.layout import Layout
 from paceline.recipes.assemble import assemble
 from tests.deliver.traffic import expected
 from tests.faults.open_rows_cases import given, train
+from tests.faults.open_rows_late_cases import alone
 from tests.pool import RankError, RankPool
 from tests.recipes.parity_cases import CPU
 from tests.tiny import tiny_job, tiny_widths
@@ -95,11 +96,14 @@ LATE = ["dp=2", "fsdp=2", "fsdp=2:zero2"] + [
 
 def compare_late(ranks: RankPool, layout: str, late: str) -> None:
     size = Layout.parse(layout).world_size
-    for found in ranks(size).run(f"{CASES}late", timeout_s=60, layout=layout, late=late):
-        assert len(found["float32"]) == len(found["bfloat16"]) == 4
-        for wide, narrow in zip(found["float32"], found["bfloat16"], strict=True):
-            assert narrow.dtype == torch.float32
-            assert float((narrow - wide).norm()) < 0.03 * float(wide.norm())
+    wanted = alone(size, late)
+    for found in ranks(size).run(
+        "tests.faults.open_rows_late_cases:late", timeout_s=60, layout=layout, late=late
+    ):
+        for precision, limit in (("float32", 1e-6), ("bfloat16", 0.03)):
+            for got, exact in zip(found[precision], wanted, strict=True):
+                assert got.dtype == torch.float32
+                assert float((got - exact).norm()) < limit * float(exact.norm())
 
 
 @pytest.mark.parametrize("layout", LATE)

@@ -18,7 +18,8 @@ from paceline.compute.data.packing import PackedSet
 from paceline.compute.data.prepare import prepare
 from paceline.compute.data.prepared import Prepared
 from paceline.compute.data.spec import DataSpec
-from tests.faults.open_rows_cases import Batch, agree, differences, given, last_window, train
+from tests.faults.open_rows_cases import Batch, agree, differences, given, train
+from tests.faults.open_rows_run_cases import last_window
 from tests.pool import RankPool
 from tests.tiny import LENGTH, VOCAB, ragged_batches, tiny_job, tiny_widths
 
@@ -54,9 +55,12 @@ def test_b004_accumulation_in_a_pipeline_scales_once(ranks: RankPool) -> None:
     agree(ranks, ["pp=2,fsdp=2:zero1", "pp=2:zbv,fsdp=2:zero2"], mbs=1, **arguments)
 
 
-@pytest.mark.parametrize(("precision", "steps", "limit"), [("fp64", 50, 1e-12), ("fp32", 10, 1e-6)])
+@pytest.mark.parametrize(("precision", "steps", "limit"), [("fp64", 50, 1e-12), ("fp32", 10, 3e-6)])
 def test_b005_32_steps_of_one_row_are_one_of_32(precision: str, steps: int, limit: float) -> None:
-    """One layer, since depth is not what the row is about."""
+    """One layer, since depth is not what the row is about.
+
+    In fp32 AdamW makes a part of a step out of the rounding of a gradient that is nearly zero: one weight in 20,000.
+    """
     arguments = given(steps=steps, rows=32, num_hidden_layers=1) | {"precision": precision}
     one = train(None, layout="single", mbs=32, **arguments)
     many = train(None, layout="single", mbs=1, **arguments)
@@ -85,7 +89,7 @@ def test_b034_a_short_last_window_is_divided_by_what_is_in_it(ranks: RankPool, c
     assert last[:2] == pytest.approx(first[:2], rel=1e-12)
     layouts = {"dp=2": 2, "fsdp=2": 1, "pp=2": 2, "tp=2": 4}
     runs = [{**arguments, "layout": layout, "mbs": mbs} for layout, mbs in layouts.items()]
-    for rank in ranks(2).run(f"{CASES}last_windows", timeout_s=100, runs=runs):
+    for rank in ranks(2).run("tests.faults.open_rows_run_cases:last_windows", timeout_s=100, runs=runs):
         for found in rank:
             assert [v for step in found for v in step] == pytest.approx([*first, *second, *last], rel=1e-9)
 
