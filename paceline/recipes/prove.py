@@ -11,7 +11,8 @@ largest value), so that a value that nobody wrote shows instead of being zero by
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable, Iterator, Mapping
+import math
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -97,9 +98,9 @@ def _steps(case: Case, trial: Trial, stop: Stop) -> dict[str, Any]:
         loss, norm = trial.step(number, rate, lambda into=taken: into.extend(_copies(trial)))  # type: ignore[misc]
         losses.append(loss)
         norms.append(norm)
-        if not taken:  # loss or norm is not finite: nothing after this means anything
+        keep.take(f"gradient-{number}", taken)
+        if not math.isfinite(loss + norm):  # nothing after this means anything
             return {"losses": losses, "norms": norms, "held_out": None, "finite": False, "kinds": keep.kinds}
-        keep.take(f"gradient-{number}", _unclipped(taken, norm, trial.policy.max_grad_norm))
     if case.leg == "fp64":
         keep.take("state", list(trial.state()))
     held_out = trial.held_out(case.held_out) if case.held_out else None
@@ -134,13 +135,6 @@ class _Keep:
 def _copies(trial: Trial) -> Iterator[Part]:
     for part in trial.gradients():
         yield Part(part.name, part.shape, part.starts, part.block.detach().clone())
-
-
-def _unclipped(parts: Iterable[Part], norm: float, most: float) -> list[Part]:
-    """The gradients as they were before they were clipped, by the rank's own norm: a wrong norm then shows as a
-    wrong norm, and not as every gradient being wrong."""
-    scale = norm / most if 0 < most < norm else 1.0
-    return [Part(p.name, p.shape, p.starts, p.block.to(torch.float64) * scale) for p in parts]
 
 
 @contextmanager

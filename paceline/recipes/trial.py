@@ -83,15 +83,11 @@ class Trial:
         """Optimizer step ``number``, from 1: (loss, norm before clipping).
 
         Args:
-            look: called once the gradients are complete and clipped, before the weights change; not called where
-                loss or norm is not finite.
+            look: called once the gradients are complete and not yet clipped, finite or not.
         """
         batches, counts = self.feed(number)
-        hook = self.built.optimizer.register_step_pre_hook(lambda *_: look())
-        try:
-            result = self.policy.step([self._folded(b) for b in batches], counts, rate)
-        finally:
-            hook.remove()
+        self.policy.complete = look
+        result = self.policy.step([self._folded(b) for b in batches], counts, rate)
         return result.loss, result.grad_norm
 
     def gradients(self) -> Iterator[Part]:

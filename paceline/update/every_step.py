@@ -75,15 +75,15 @@ class Routers(Protocol):
 
 
 def nothing() -> None:
-    """Nothing is done after the weights have changed."""
+    """Nobody looks on."""
 
 
 @dataclass
 class EveryStep:
     """Everything that a step touches, assembled by ``recipes``.
 
-    ``replicas`` has, for each parameter, how many ranks hold the same slice of it. ``after`` runs when the weights
-    have changed.
+    ``replicas`` has, for each parameter, how many ranks hold the same slice of it. ``complete`` runs when all
+    gradients are there, not yet clipped, whatever they are; ``after`` when the weights have changed.
     """
 
     delivery: Delivery
@@ -96,6 +96,7 @@ class EveryStep:
     ledger: Ledger
     max_grad_norm: float
     router: Routers | None = None
+    complete: Callable[[], None] = nothing
     after: Callable[[], None] = nothing
 
     def step(
@@ -129,6 +130,7 @@ class EveryStep:
         loss_sum = self.passes.forward_backward(micro_batches, divisor)
         with self.ledger.span("deliver", "set-up"):
             self.delivery.finish()
+            self.complete()
         with self.ledger.span("update", "norm"):
             if self.mesh.at["tp"]:
                 loss_sum.zero_()  # all tp ranks have computed the same loss; the first one's counts
