@@ -7,7 +7,8 @@ Title of the hard why: *peers hold what this rank holds*. A step decides little 
 few it must know: how many tokens go to which expert, whether the loss is finite. The one assumption that needs no
 data is that each peer would have sent what this rank would have sent in its place. So a small message is answered
 by that rule: a sum is the value times the ranks, a gathered tensor is copies of the own part, an exchange brings
-from everybody what this rank has for itself; a message that this rank has no counterpart of is ones. Tensors too large to be a decision keep whatever they have.
+from everybody what this rank has for itself; a message that this rank has no counterpart of is ones. Tensors too large
+to be a decision keep whatever they have.
 """
 
 from __future__ import annotations
