@@ -1,7 +1,7 @@
 # make demo    one real run through all five phases, from nothing but Python
 # make test    everything that CI checks
 # make prove   every layout against one device: families x axes x features, pairwise, in float64
-# make bench   ratios against the shortest hand-written loop, and of start-up
+# make bench   ratios against the shortest hand-written loop, and of start-up; the dry run at full depth
 # Each sets up .venv first; PYTHON chooses the interpreter (3.11 or later).
 
 PYTHON ?= python3
@@ -38,6 +38,7 @@ prove: .venv/.dev
 bench: .venv/.dev
 	$(BIN)/python benchmarks/step_overhead.py
 	$(BIN)/python benchmarks/start.py
+	$(BIN)/python benchmarks/dry_run_depth.py
 
 clean:
 	rm -rf .venv build dist *.egg-info

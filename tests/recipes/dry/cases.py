@@ -1,8 +1,8 @@
-"""What the ranks of the dry run's tests run: the real step, its messages added up, its memory seen by the profiler."""
+"""What the ranks of the dry run's tests run: the real step on real tensors, its messages and memory added up."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import gc
 from typing import Any
 
 import torch
@@ -19,7 +19,8 @@ from paceline.job.presets import ModelWidths
 from paceline.ledger.spans import CallRow, Ledger
 from paceline.plan.layout import Layout
 from paceline.recipes.assemble import assemble
-from paceline.recipes.dry.step import CPU
+from paceline.recipes.dry.memory import MemoryLog
+from paceline.recipes.dry.step import CPU, OUTSIDE, watch_step
 from paceline.update.every_step import Counts
 
 Batches = list[dict[str, Tensor]]
@@ -44,21 +45,37 @@ class Sums:
 def second_step(
     world: World | None, *, job: Job, widths: ModelWidths, layout: str, precision: str, rows: int, count: int
 ) -> dict[str, Any]:
-    """Of this rank in its second step: ``calls``, (axis, op) → [calls, bytes]; ``before`` and ``most``, bytes that
-    torch's allocator had given out when it began, and at most, above what was there when the model was made."""
+    """Of this rank in its second step, on real tensors: ``calls``, (axis, op) → [calls, bytes], and ``memory``,
+    bytes by kind at the peak."""
     mesh = build_mesh(Layout.parse(layout), 0 if world is None else world.rank, world)
-    even = _even_choice(Router.choose)
     sums = Sums()
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen, even:
+    with MemoryLog() as memory, _EvenChoice():
+        built = assemble(job, widths, precision, mesh, CPU)
+        policy = built.policy(job, mesh, CPU, Ledger(None))
+
+        def step() -> None:
+            policy.step(_batches(job, mesh, rows, count), Counts(1.0, 1.0, 1.0), 1e-3)
+
+        step()
+        if world is not None:
+            world.recorder.ledger = sums
+        watch_step(built, memory, step)
+        peaks = [held for moment, held in memory.peaks().items() if moment not in OUTSIDE]
+    return {"calls": sums.found, "memory": max(peaks, key=lambda held: sum(held.values()))}
+
+
+def allocated(job: Job, widths: ModelWidths, precision: str, rows: int, count: int) -> dict[str, int]:
+    """One device: what torch's allocator had given out when the second step began (``before``), and at most during
+    it (``most``); bytes, by torch's profiler, above what was there when the model was made."""
+    mesh = build_mesh(Layout.parse("single"), 0, None)
+    gc.collect()
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
         built = assemble(job, widths, precision, mesh, CPU)
         policy = built.policy(job, mesh, CPU, Ledger(None))
         for number in range(2):
-            sums.found.clear()
-            if world is not None:
-                world.recorder.ledger = sums
             with record_function(f"step {number}"):
                 policy.step(_batches(job, mesh, rows, count), Counts(1.0, 1.0, 1.0), 1e-3)
-    return {"calls": sums.found, **_peak(seen, "step 1")}
+    return _peak(seen, "step 1")
 
 
 def _batches(job: Job, mesh: Mesh, rows: int, count: int) -> Batches:
@@ -70,13 +87,12 @@ def _batches(job: Job, mesh: Mesh, rows: int, count: int) -> Batches:
     return found if degree == 1 else [cp.take(batch, degree, mesh.at["cp"]) for batch in found]
 
 
-class _even_choice:
+class _EvenChoice:
     """While it is entered, routers send token i to the experts i·K, i·K + 1, …: the same load for each."""
 
-    def __init__(self, original: Callable[..., Tensor]) -> None:
-        self.original = original
-
     def __enter__(self) -> None:
+        self.original = Router.choose
+
         def choose(router: Router, scores_NE: Tensor) -> Tensor:
             tokens, experts = scores_NE.shape
             return (torch.arange(tokens * router.top_k) % experts).view(tokens, router.top_k)
