@@ -21,7 +21,9 @@ such rank they stay whole and FSDP2 leaves them alone.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
 
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
@@ -52,6 +54,8 @@ def apply(parts: Sequence[Part], mesh: Mesh, precision: Precision) -> Delivery:
     for shard in shards:
         shard.set_gradient_divide_factor(1.0)
         shard.set_force_sum_reduction_for_comms(True)
+        if zero == "zero1":
+            _accumulate_alike(shard)
 
     def before(first: bool, last: bool) -> None:
         for root in roots:
@@ -67,6 +71,27 @@ def apply(parts: Sequence[Part], mesh: Mesh, precision: Precision) -> Delivery:
             shard.reshard()
 
     return Delivery(roots, roots, before, settle)
+
+
+def _accumulate_alike(shard: FSDPModule) -> None:
+    """Weights that are first used in a step's last micro-batch, beside others that have accumulated since its first.
+
+    torch keeps what has accumulated in the reduction's dtype and what has just come in the compute dtype, and refuses
+    to reduce both at once (pytorch/pytorch#196996); weights that no forward has gathered yet it cannot even look at.
+    """
+    for group in shard._get_fsdp_state()._fsdp_param_groups:
+        group.post_backward = partial(_post_backward, group, group.post_backward)  # type: ignore[method-assign]
+
+
+def _post_backward(group: Any, plain: Callable[..., None], *unused: Any) -> None:
+    gathered = [one for one in group.fsdp_params if hasattr(one, "_unsharded_param")]
+    if not gathered:
+        return
+    if any(one.unsharded_accumulated_grad is not None for one in gathered):
+        for one in gathered:
+            one.accumulate_unsharded_grad_if_needed()
+            one.to_accumulated_grad_if_needed()
+    plain(*unused)
 
 
 def _shard(

@@ -15,7 +15,7 @@ from paceline.recipes.assemble import assemble
 from tests.deliver.traffic import expected
 from tests.faults.open_rows_cases import given, train
 from tests.faults.open_rows_late_cases import alone
-from tests.pool import RankError, RankPool
+from tests.pool import RankPool
 from tests.recipes.parity_cases import CPU
 from tests.tiny import tiny_job, tiny_widths
 
@@ -87,11 +87,7 @@ def test_b061_weight_decay_is_not_lost_in_bf16(ranks: RankPool, layout: str) -> 
 
 # torch refuses to reduce bf16 beside accumulated fp32, and cannot look at weights that it has not gathered yet.
 # No decoder of this version has such weights: each forward uses all of them.
-LATE = ["dp=2", "fsdp=2", "fsdp=2:zero2"] + [
-    pytest.param(
-        "fsdp=2:zero1", marks=pytest.mark.xfail(strict=True, raises=RankError, reason="deliver/fsdp.py")
-    )
-]
+LATE = ["dp=2", "fsdp=2", "fsdp=2:zero2", "fsdp=2:zero1"]
 
 
 def compare_late(ranks: RankPool, layout: str, late: str) -> None:

@@ -24,7 +24,9 @@ from tests.tiny import ragged_batches, share_of
 IDENTITY = {"run_id": "r", "job_hash": "j", "data_hash": "d", "tokenizer_hash": "t", "code_hash": "c"}
 
 
-def save_on(world: World | None, *, folder: str, job: Job, widths: ModelWidths, layout: str) -> dict[str, Any]:
+def save_on(
+    world: World | None, *, folder: str, job: Job, widths: ModelWidths, layout: str
+) -> dict[str, Any]:
     """Two steps on ``layout``, saved as step 2; the whole state, on every rank."""
     mesh, built = _assembly(world, job, widths, layout)
     _steps(built, job, mesh, 0, 2)

@@ -160,7 +160,9 @@ MOE = Work(
 def messages(axis: Any, text: str, work: Work = WORK, place: int = 0) -> float:
     """Seconds = messages, of one micro-batch: a collective of any size takes one second."""
     layout = Layout.parse(text)
-    found = axis.deliver(layout, work, Flat(), 8, held_by(layout, work.widths, work.sequence_length)[place], 1)
+    found = axis.deliver(
+        layout, work, Flat(), 8, held_by(layout, work.widths, work.sequence_length)[place], 1
+    )
     assert found.exposed_s == found.total_s
     return float(found.total_s)
 
@@ -186,7 +188,11 @@ def test_messages_of_each_axis_are_those_of_its_docstring() -> None:
 def test_sent_bytes_are_those_of_the_formulas() -> None:
     def sent(axis: Any, text: str, work: Work = WORK) -> float:
         layout = Layout.parse(text)
-        return float(axis.deliver(layout, work, Flat(), 8, held_by(layout, work.widths, work.sequence_length)[0], 1).sent_bytes)
+        return float(
+            axis.deliver(
+                layout, work, Flat(), 8, held_by(layout, work.widths, work.sequence_length)[0], 1
+            ).sent_bytes
+        )
 
     stream, w = 64 * 128, 4
     assert sent(tp, "tp=2") == (2 * 8 + 2 * 2) * stream * w / 2
