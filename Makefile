@@ -1,6 +1,6 @@
 # make demo    one real run through all five phases, from nothing but Python
 # make test    everything that CI checks
-# make prove   every layout against one device: families x axes x features, pairwise, in float64
+# make prove   every layout against one device: families x axes x features, pairwise, in float64; planted faults
 # make bench   ratios against the shortest hand-written loop, and of start-up; the dry run at full depth
 # Each sets up .venv first; PYTHON chooses the interpreter (3.11 or later).
 
@@ -34,6 +34,7 @@ test: lint
 
 prove: .venv/.dev
 	$(BIN)/python -m tests.prove.matrix
+	$(BIN)/python -m pytest -m proof
 
 bench: .venv/.dev
 	$(BIN)/python benchmarks/step_overhead.py
