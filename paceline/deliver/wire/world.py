@@ -92,7 +92,8 @@ class World:
             group = dist.new_group(list(ranks), use_local_synchronization=True)
         assert isinstance(group, Wire)
         self.name_axis(group, axis)
-        group.backend("cpu").barrier().wait()  # as wait_for_the_last: nobody leaves while a peer still connects
+        # as in wait_for_the_last: nobody leaves while a peer still connects
+        group.backend("cpu").barrier().wait()
         return group
 
     def wait_for_the_last(self) -> None:
