@@ -105,9 +105,10 @@ def _layers_here(asked: Question, layers: int) -> list[int]:
 
 
 def _counts(layout: Layout, count: int) -> Ladder:
-    """Without a pipeline the second micro-batch is like all later ones. A pipeline has to be full first."""
+    """Without a pipeline the second micro-batch is like all later ones. A pipeline has to be full first, and as many
+    sends under way as are ever left so (``update/pipeline/stages.py``: there and back, one a rank)."""
     unit = 1 if layout.pp == 1 else layout.pp
-    least = 2 if layout.pp == 1 else 2 * layout.stages
+    least = 2 if layout.pp == 1 else 2 * (layout.stages + layout.pp)
     rounds = (count - least) // unit
     if rounds < 2:
         return Ladder((count,))

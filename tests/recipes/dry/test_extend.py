@@ -35,7 +35,7 @@ def test_stages_lose_as_many_layers_each_and_keep_their_place() -> None:
     asked = deep("pp=4", rank=3, layers=82, count=32)
     (small, large), (few, more) = rungs(asked)
     assert large - small == 4
-    assert (few, more) == (8, 12)
+    assert (few, more) == (16, 20)
 
     def layers_by_rank(depth: int) -> list[int]:
         widths = tiny_widths(num_hidden_layers=depth)
@@ -60,16 +60,19 @@ def test_dense_layers_in_front_and_patterns_are_kept() -> None:
 
 
 @pytest.mark.parametrize(
-    ("layout", "rank", "count", "changes"),
+    ("layout", "rank", "layers", "count", "changes"),
     [
-        ("fsdp=2", 1, 4, {}),
-        ("tp=2,fsdp=2,recompute=full", 1, 1, {}),
-        ("dp=2,pp=2", 3, 8, {}),
-        ("fsdp=2,ep=2", 0, 1, EXPERTS),
+        ("fsdp=2", 1, 6, 4, {}),
+        ("tp=2,fsdp=2,recompute=full", 1, 6, 1, {}),
+        ("pp=2", 1, 12, 3, {}),
+        ("pp=2", 1, 4, 12, {}),
+        ("fsdp=2,ep=2", 0, 6, 1, EXPERTS),
     ],
 )
-def test_the_extension_is_the_whole(layout: str, rank: int, count: int, changes: dict[str, Any]) -> None:
-    asked = deep(layout, rank, layers=12 if "pp" in layout else 6, count=count, **changes)
+def test_the_extension_is_the_whole(
+    layout: str, rank: int, layers: int, count: int, changes: dict[str, Any]
+) -> None:
+    asked = deep(layout, rank, layers=layers, count=count, **changes)
     said: list[str] = []
     short = dry_run(asked, said.append).to_dict()
     whole = dry_run(asked, said.append, extended=False).to_dict()
