@@ -87,7 +87,7 @@ FAULTS = [
         ("tp",),
         ("tp=4",),
     ),
-    Fault("target_at_border_counted_twice", "tp=4", GRADIENT, ANY, ("tp",), ("tp=4",), step=2, forward=True),
+    Fault("target_at_border_counted_twice", "tp=4", GRADIENT, ANY, ("tp",), ("tp=4",), forward=True),
     # The border of two halves is 129, which no text in ASCII has: nothing that a proof looks at is wrong.
     Fault("target_at_border_counted_twice", "tp=2", GRADIENT, ANY, ("tp",), ("tp=2",), forward=True),
     Fault("lookup_gradient_leaks", "tp=2", GRADIENT, EMBEDDING, ("tp",), ("tp=2",)),
@@ -151,7 +151,7 @@ FAULTS = [
         ("fsdp=4", "ep=2"),
         job=EXPERTS,
     ),
-    Fault("mean_of_local_means", "dp=2", GRADIENT, ANY, ("dp",), ("dp=2",)),
+    Fault("mean_of_local_means", "dp=4", GRADIENT, ANY, ("dp",), ("dp=4",)),
     Fault("middle_micro_batches_lost", "tp=2", GRADIENT, ANY, ("tp",), ("tp=2",)),
     Fault("one_replica_drifts", "dp=2", ANY, r"norm\.weight.*", ("dp",), ("dp=2",), step=2, forward=True),
     Fault("sums_in_bfloat16", "dp=2", GRADIENT, ANY, ("dp",), ("dp=2",), leg="both"),
@@ -191,9 +191,6 @@ HARMLESS = [
 ALONE = [
     ("replicas_of_a_stage_averaged", "dp=2", {}),
     ("replicas_of_a_stage_averaged", "pp=2", {}),
-    ("context_not_summed_beside_tp", "cp=2", {}),
-    ("context_not_summed_beside_tp", "tp=2", {}),
-    ("expert_shards_averaged", "fsdp=2,ep=2", EXPERTS),
     ("repeated_heads_left_partial", "tp=2", {}),
 ]
 """Less than a fault needs: the same fault is planted, and nothing is wrong."""
@@ -210,7 +207,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Path:
     long = folder / "long"
     long.mkdir()
     for file in sorted((folder / "corpus").glob("*.txt")):
-        text = re.sub(r"\ba ", "A ", file.read_text(encoding="utf-8"))
+        text = file.read_text(encoding="utf-8").replace("times", "A")
         (long / file.name).write_text(text, encoding="utf-8")
         file.unlink()
         for number, line in enumerate(text.splitlines()[:40]):
