@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Iterator
 
 import pytest
+
+# Ranks share the cores, and so do tests and the ranks they start: with a second thread each, tiny operators wait for a
+# core twenty times as long as they compute. torch reads this when it is first imported.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from tests.pool import RankPool
 

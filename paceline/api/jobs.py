@@ -14,7 +14,7 @@ from paceline.ledger.outcome import Exit, PacelineError, Refused
 
 Sets = Mapping[str, object] | Sequence[tuple[str, str]]
 IN_PYTHON = "Python"
-_MANY_TOKENS = 1 << 20  # a vocabulary that no rule finds too small, while the tokenizer's is not known
+MANY_TOKENS = 1 << 20  # a vocabulary that no rule finds too small, while the tokenizer's is not known
 
 
 def load_job(job: Job | str | Path, sets: Sets = ()) -> Loaded:
@@ -65,7 +65,7 @@ def check_layout(job: Job, layout: str, where: str = "") -> None:
     check(
         Layout.parse(layout, where),
         Facts(
-            widths=job.model.widths(job.model.own_vocab_size() or _MANY_TOKENS),
+            widths=job.model.widths(job.model.own_vocab_size() or MANY_TOKENS),
             global_batch=job.train.global_batch_size,
             optimizer=job.optimizer.name,
             sequence_length=job.data.sequence_length,

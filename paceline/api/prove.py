@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.api.ground import code_hash, decide_precision
 from paceline.api.isolate import isolate
-from paceline.api.jobs import Sets, load_job
+from paceline.api.jobs import MANY_TOKENS, Sets, load_job
 from paceline.api.plan import measured_here, resolve_cluster
 from paceline.api.runs import Run, runs_root
 from paceline.api.subject import Subject, refuse_large, subject_of
@@ -376,7 +376,7 @@ def asked_layout(job: Job, word: str) -> Layout:
     cluster = resolve_cluster("this", job.run.device)
     layout = layout.resolve(cluster.devices)
     facts = Facts(
-        widths=job.model.widths(job.model.own_vocab_size() or 1),
+        widths=job.model.widths(job.model.own_vocab_size() or MANY_TOKENS),
         global_batch=job.train.global_batch_size,
         devices=cluster.devices,
         cpu=cluster.is_cpu,

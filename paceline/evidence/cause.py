@@ -84,9 +84,13 @@ def first_difference(judged: Judged, layout: Layout, needs: Sequence[str] = ()) 
         return _of_numbers(judged, layout, needs, together)
     found = judged.differing[0]
     kind, _, step = found.kind.partition("-")
+    norm = next((row for row in judged.rows if row.what.startswith("gradient norm")), None)
+    if norm is not None and norm.step and (not step or norm.step < int(step)):
+        text = f"error {norm.error:.1e}, while every gradient of this step is equal"
+        return Difference(norm.what, "", norm.step, norm.error, text, _axis_of(needs, layout), together)
     text, axis = explain(found, judged.reports, layout, needs)
     loss = next(row for row in judged.rows if row.what.startswith("loss"))
-    if not loss.equal:
+    if loss.step and (not step or loss.step <= int(step)):
         text = "the loss differs too, so the forward does" + (f"; {text}" if text else "")
     name = found.name.removeprefix("model/").removeprefix("optimizer/")
     what = kind if kind == "gradient" else "value" if found.name.startswith("model/") else "optimizer state"
@@ -164,12 +168,16 @@ def _constant_factor(held: Held, found: Found, layout: Layout, needs: Sequence[s
     text = f"ratio {factor:.3f} {where}"
     if factor == 0.0:
         return f"{text}: nothing has arrived", ""
-    for axis in _by_need(layout, needs):
-        degree = layout.degree(axis)
-        if abs(factor * degree - 1) < ALIKE:
-            return f"{text}: a sum over {axis} ({degree} ranks) is missing", axis
-        if abs(factor / degree - 1) < ALIKE:
-            return f"{text}: summed once too often over {axis} ({degree} ranks)", axis
+    axes = _by_need(layout, needs)
+    axes = [axis for axis in axes if axis in needs] or axes
+    for says, of in (
+        ("a sum over {} ({} ranks) is missing", lambda degree: factor * degree),
+        ("summed once too often over {} ({} ranks)", lambda degree: factor / degree),
+    ):
+        fits = [axis for axis in axes if abs(of(layout.degree(axis)) - 1) < ALIKE]
+        if fits:  # several axes of one degree give one ratio: which it is, the figures do not say
+            named = " or ".join(fits)
+            return f"{text}: {says.format(named, layout.degree(fits[0]))}", fits[0] if len(fits) == 1 else ""
     return text, ""
 
 

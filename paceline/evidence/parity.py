@@ -46,7 +46,7 @@ class Row:
         what: ``loss``, ``gradients, 57 parameters`` …
         error: the worst, relative. worst: the tensor that has it, or empty. limit: what it is held to.
         differ, of: how many tensors differ, of how many.
-        leg: ``fp64``, or the job's precision.
+        leg: ``fp64``, or the job's precision. step: of a number, the first in which it is wrong; 0 = in none.
     """
 
     what: str
@@ -56,6 +56,7 @@ class Row:
     differ: int = 0
     of: int = 0
     leg: str = "fp64"
+    step: int = 0
 
     @property
     def equal(self) -> bool:
@@ -222,7 +223,13 @@ def _numbers(
     errors = [math.inf if len(row) != len(truth) else 0.0 for row in found]
     errors += [relative(t, v) for row in found for t, v in zip(truth, row, strict=False) if t is not None]
     error = max(errors, default=math.inf)
-    return Row(what, error, limit, differ=int(not error <= limit), of=1)
+    wrong = [
+        step
+        for row in found
+        for step, (t, v) in enumerate(zip(truth, row, strict=False), start=1)
+        if t is not None and not relative(t, v) <= limit
+    ]
+    return Row(what, error, limit, differ=int(not error <= limit), of=1, step=min(wrong, default=0))
 
 
 def _numbers_own(
