@@ -53,7 +53,7 @@ def test_a_second_writer_is_refused_and_writes_nothing(done: pl.Run) -> None:
         ({"set": {"train.steps": 5}}, Exit.MISMATCH),
         ({"set": {"optimizer.lr": 1e-5}}, Exit.MISMATCH),
         ({"set": {"model.hidden_size": 64}}, Exit.MISMATCH),
-        ({"layout": "fsdp=2,tp=2"}, Exit.USAGE),
+        ({"layout": "cp=2:ring"}, Exit.USAGE),
         ({"allow_change": ["nonsense"]}, Exit.USAGE),
     ],
 )

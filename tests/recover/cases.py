@@ -13,7 +13,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from paceline.deliver.axes import deliver
-from paceline.deliver.delivery import Precision
+from paceline.deliver.delivery import Part, Precision
 from paceline.deliver.mesh import Mesh, build_mesh
 from paceline.deliver.wire.world import World
 from paceline.ledger.outcome import PacelineError
@@ -60,9 +60,8 @@ class Run:
         with torch.no_grad():
             for name, p in self.model.named_parameters():
                 p.copy_(_values(name, p.shape))
-        delivery = deliver(
-            self.model, [self.model.up, self.model.gate], self.mesh, Precision(torch.float32, torch.float32)
-        )
+        units = [self.model.up, self.model.gate]
+        delivery = deliver([Part(self.model, units)], self.mesh, Precision(torch.float32, torch.float32))
         self.model, self.module, self._before = delivery.model, delivery.module, delivery.before
         self.optimizer: torch.optim.Optimizer
         if optimizer == "sgd":

@@ -134,7 +134,7 @@ def test_only_the_blocks_that_are_needed_are_read(tmp_path: Path, monkeypatch: p
         return plain(self, start, nbytes)
 
     monkeypatch.setattr(container.Reader, "read", counted)
-    monkeypatch.setattr("paceline.recover.load.held_boxes", lambda _: held_rows(50, 53))
+    monkeypatch.setattr("paceline.recover.load.boxes_of", lambda *_: held_rows(50, 53))
     mine = torch.zeros(100, 4)
     loaded = read(tmp_path / "step-00000001", TrainState({"model/w": mine}))
     assert torch.equal(mine[:3], big[50:53])
@@ -171,7 +171,7 @@ def test_columns_and_strided_pieces_land_in_their_place(
     full = torch.arange(48, dtype=torch.bfloat16).reshape(6, 8)
     save(tmp_path, TrainState({"model/w": full}, {"step": 1}), layout="single", identity=IDENTITY)
     parts = [Box((0, 2), (0, 0), (2, 3)), Box((4, 2), (2, 0), (2, 3))]
-    monkeypatch.setattr("paceline.recover.load.held_boxes", lambda _: parts)
+    monkeypatch.setattr("paceline.recover.load.boxes_of", lambda *_: parts)
     mine = torch.zeros(6, 8, dtype=torch.bfloat16)
     read(tmp_path / "step-00000001", TrainState({"model/w": mine}))
     assert torch.equal(mine[:4, :3], full[[0, 1, 4, 5]][:, 2:5])

@@ -124,7 +124,7 @@ def test_ranks_with_other_scalars_do_not_save(ranks: RankPool, tmp_path: Path) -
 def test_a_tensor_that_no_rank_holds_whole_is_not_saved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("paceline.recover.shards.held_boxes", lambda _: [])
+    monkeypatch.setattr("paceline.recover.shards.held_boxes", lambda *_: [])
     with pytest.raises(Failed, match="do not hold one state") as caught:
         put(tmp_path, 1)
     assert "slices hold 0 of 64 elements" in caught.value.seen
