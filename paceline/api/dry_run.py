@@ -97,7 +97,12 @@ def _layout(
     layout = wanted if isinstance(wanted, Layout) else Layout.parse(wanted, "--layout")
     if not layout.open:
         work = job_facts(job, cluster, measured).work
-        facts = rules.Facts(work.widths, work.global_batch, optimizer=job.optimizer.name)
+        facts = rules.Facts(
+            work.widths,
+            work.global_batch,
+            optimizer=job.optimizer.name,
+            sequence_length=work.sequence_length,
+        )
         rules.check(layout, facts, "--layout")
         if layout.mbs is not None:
             return layout, []

@@ -381,6 +381,7 @@ def asked_layout(job: Job, word: str) -> Layout:
         devices=cluster.devices,
         cpu=cluster.is_cpu,
         optimizer=job.optimizer.name,
+        sequence_length=job.data.sequence_length,
     )
     check(layout, facts, where)
     return layout

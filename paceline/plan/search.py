@@ -261,6 +261,8 @@ def _what_if(
 
 def _nothing(question: Question, judged: Judged, wanted: Layout, where: str) -> NoReturn:
     """No layout is left: say which limit binds, by how much, and what comes nearest."""
+    if not judged.rejected:  # no micro-batch gives the schedule a number that it takes: the rule book says so
+        rules.check(wanted.replace(mbs=1), question.rule_facts, where)
     limits = [r for r in judged.rejected if r.kind in ("deadline", "cost")]
     if limits:
         _too_late(min(limits, key=lambda r: r.value / r.limit))

@@ -260,3 +260,15 @@ def test_data_that_is_not_here_is_said() -> None:
     """A plan needs no data, but it must not look as if it had seen some."""
     found = ask(job().replace({"data.train": "nowhere/*.txt"}))
     assert any("data.train is not here" in line for line in found.assumed)
+
+
+@pytest.mark.parametrize(("layout", "batch"), [("pp=2", 1), ("pp=4", 3), ("pp=2:dualpipev", 3)])
+def test_a_batch_that_no_micro_batch_cuts_for_the_schedule_is_refused_by_the_book(
+    layout: str, batch: int
+) -> None:
+    """The micro-batch is the planner's to choose, and there is none: that is a rule and no fault of ours."""
+    with pytest.raises(Refused) as caught:
+        ask(job(**{"train.global_batch_size": batch}), layout=layout)
+    assert caught.value.exit_code == Exit.RULE
+    assert "micro-batch" in caught.value.message
+    assert caught.value.use.startswith("--layout ")
