@@ -27,7 +27,7 @@ from paceline.ledger import manifest as manifests
 from paceline.ledger.atomic import read_json, write_json
 from paceline.ledger.folder import NAME_BYTES, RunFolder, check_run_name, create
 from paceline.ledger.lock import Lock
-from paceline.ledger.outcome import Exit, PacelineError, Refused
+from paceline.ledger.outcome import Exit, Failed, PacelineError, Refused
 from paceline.ledger.status import Heartbeat, Status
 from paceline.plan.layout import Layout
 from paceline.recipes.case import Case
@@ -280,9 +280,23 @@ def references(
         subject, case = cases[outcome.case.name]
         if outcome.error is not None:
             ended.setdefault(subject.name, outcome.error)
+        elif not all(report["finite"] for report in reports_of(outcome)):
+            ended.setdefault(subject.name, _diverges(len(reports_of(outcome)[0]["losses"])))
         elif not case.write:
             write_json(bench.scratch / f"{subject.name}-own.json", {"reports": _plain(outcome.reports)})
     return ended
+
+
+def _diverges(step: int) -> Failed:
+    """One device itself comes to no number: there is nothing to compare a layout with."""
+    return Failed(
+        f"one device diverges: loss or gradient is not finite at step {step} of the proof",
+        exit_code=Exit.NONFINITE,
+        key="optimizer.lr",
+        seen=f"step {step} on one device",
+        rule="a proof compares with what one device computes, which must be numbers",
+        use="--set optimizer.lr=1e-4, or the value that train runs with",
+    )
 
 
 def run_legs(bench: Bench, subject: Subject, layout: Layout, *, exact: bool, own: bool) -> dict[str, Judged]:

@@ -126,3 +126,11 @@ def test_a_layout_that_the_rule_book_refuses_is_refused_before_anything_starts(j
         pl.prove(job, "tp=3")
     assert caught.value.exit_code == Exit.RULE
     assert not (job.parent / "runs").exists()
+
+
+def test_a_job_that_diverges_on_one_device_is_told_so(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    done = in_process(
+        capsys, "prove", str(job), "--layout", "dp=2,mbs=1", "--leg", "fp64", "--set", "optimizer.lr=1e30"
+    )
+    assert done.code == Exit.NONFINITE, done.err
+    assert "one device diverges" in done.err
