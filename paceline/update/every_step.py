@@ -135,7 +135,9 @@ class EveryStep:
             if self.mesh.at["tp"]:
                 loss_sum.zero_()  # all tp ranks have computed the same loss; the first one's counts
             gradients = [p.grad for p in self.parameters if p.grad is not None]
-            counted = [(p.grad, n) for p, n in zip(self.parameters, self.replicas, strict=True) if p.grad is not None]
+            counted = [
+                (p.grad, n) for p, n in zip(self.parameters, self.replicas, strict=True) if p.grad is not None
+            ]
             squares = local_square_sum(counted).to(loss_sum.device)
             second = torch.cat((torch.stack((squares, loss_sum)), self._vector(decisions)))
         self.mesh.sum(second)
