@@ -6,11 +6,13 @@ future is DDP, which waits for its buckets at the end of the pass, in C++. But t
 callbacks in the order in which they were queued, and DDP queues its own after it has sent its last bucket:
 one that is queued with the first bucket runs just before DDP waits, and one queued by that one just after.
 Between the two the rank is blocked, and the time is booked to ``deliver`` instead of the backward pass around
-it.
+it. What DDP itself waits for by handle in between (the map of used parameters) has a row with its own wait: the
+callback that ends a bucket may come later than that wait begins, so the buckets share only what is left.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -33,6 +35,12 @@ def watch(future: torch.futures.Future[Any], entry: Call) -> None:
     open_pass.entries.append(entry)
 
 
+def waited(start_s: float, end_s: float) -> None:
+    """Tells an ending pass that the rank stood still for a call whose handle was waited for."""
+    if _EndOfPass.current is not None:
+        _EndOfPass.current.by_handle.append((start_s, end_s))
+
+
 class _EndOfPass:
     """The calls of one backward pass whose futures were taken, in the order in which DDP waits for them."""
 
@@ -41,6 +49,7 @@ class _EndOfPass:
     def __init__(self, task: int, account: Account) -> None:
         self.task, self.account, self.start_s = task, account, 0.0
         self.entries: list[Call] = []
+        self.by_handle: list[tuple[float, float]] = []
 
     def before(self) -> None:
         self.start_s = self.entries[0].clock()
@@ -49,11 +58,34 @@ class _EndOfPass:
 
     def after(self) -> None:
         self.account.__exit__(None, None, None)
-        since = self.start_s
         for entry in self.entries:
             entry.complete()
-            if entry.end_s > since:
-                entry.wait_s = (since, entry.end_s)
-                since = entry.end_s
+        ends = [entry.end_s for entry in self.entries]
+        for entry, wait in zip(self.entries, shares(self.start_s, ends, self.by_handle), strict=True):
+            if wait is not None:
+                entry.wait_s = wait
             entry.close()
         _EndOfPass.current = None
+
+
+def shares(
+    start_s: float, ends_s: Sequence[float], taken: Sequence[tuple[float, float]]
+) -> list[tuple[float, float] | None]:
+    """The time from ``start_s`` on, dealt to calls that were waited for in order: each until it ended, of that the
+    longest part that is not ``taken``. No two shares meet; a call that was over already has none.
+    """
+    found: list[tuple[float, float] | None] = []
+    since = start_s
+    for end in ends_s:
+        parts = _without((since, end), taken) if end > since else []
+        found.append(max(parts, key=lambda part: part[1] - part[0], default=None))
+        since = max(since, end)
+    return found
+
+
+def _without(whole: tuple[float, float], taken: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    parts = [whole]
+    for start, end in taken:
+        cut = [(a, min(b, start)) for a, b in parts] + [(max(a, end), b) for a, b in parts]
+        parts = [(a, b) for a, b in cut if a < b]
+    return parts

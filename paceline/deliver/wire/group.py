@@ -17,7 +17,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from paceline.deliver.wire.futures import watch
+from paceline.deliver.wire.futures import waited, watch
 from paceline.deliver.wire.lost import explain
 from paceline.deliver.wire.record import Call, GroupRecorder
 
@@ -137,6 +137,7 @@ class TimedWork(dist.Work):
             if entry.is_open:
                 end = entry.clock()
                 entry.wait_s = (start, end)
+                waited(start, end)
                 entry.complete(end)
                 entry.close()
         return done
