@@ -30,7 +30,12 @@ def compute_s(layout: Layout, work: Work, speeds: Speeds, held: Held, rows: int)
         part.count * speeds.block_s(part.kind, length, mbs, world, layout.tp) for part in held.layers
     )
     outer = speeds.outer_s(cut(work.widths, layout.tp), length, mbs, world) if held.predicts else 0.0
-    return RECOMPUTED[layout.recompute] * layers + outer
+    return recomputed(layout, speeds) * layers + outer
+
+
+def recomputed(layout: Layout, speeds: Speeds) -> float:
+    """Compute of the layers over that of the same without recompute."""
+    return 1 + speeds.factors.recompute * (RECOMPUTED[layout.recompute] - 1)
 
 
 def host_s(layout: Layout, work: Work) -> float:

@@ -74,7 +74,8 @@ def estimate(
         count * (seconds + sent.exposed_s)
         for (seconds, sent), (_, count, _) in zip(each, places, strict=True)
     )
-    idle = pp.waiting(layout) * (everyone - one - inside.exposed_s)
+    factors = speeds.factors
+    idle = factors.idle * pp.waiting(layout) * (everyone - one - inside.exposed_s)
     fullest = max((held for held, _, _ in places), key=lambda held: rank_states(layout, held))
     compute = micros * one
     delivered = inside.times(micros)
@@ -84,12 +85,12 @@ def estimate(
     delivered += pp.tied(layout, work, speeds, devices, fullest)
     hidden = delivered.total_s - delivered.exposed_s
     if speeds.overlaps and hidden > 0:
-        compute += (CONTENTION - 1) * min(compute, hidden)
+        compute += (CONTENTION - 1) * factors.contention * min(compute, hidden)
     seconds = {
         "compute": compute,
-        "deliver": delivered.exposed_s,
+        "deliver": factors.exposed * delivered.exposed_s,
         "update": speeds.optimizer_s(rank_states(layout, fullest), layout.world_size),
-        "host": single.host_s(layout, work) + delivered.host_s,
+        "host": factors.host * (single.host_s(layout, work) + delivered.host_s),
         "idle": idle,
     }
     padding = padding_rows(layout, work.global_batch) / (rows * micros * layout.data_degree)
@@ -99,7 +100,7 @@ def estimate(
         seconds=seconds,
         hidden_s=hidden,
         padding_s=compute * padding,
-        recompute_s=compute * (1 - 1 / single.RECOMPUTED[layout.recompute]),
+        recompute_s=compute * (1 - 1 / single.recomputed(layout, speeds)),
         sent_bytes=delivered.sent_bytes,
         memory=parts,
         allocated_bytes=allocated,

@@ -15,7 +15,7 @@ from paceline.plan.activations import layer_activation_bytes
 from paceline.plan.cluster import Cluster
 from paceline.plan.measured import Measured, nearest
 from paceline.plan.model import WIDE_BYTES, Widths, expert_features, features, head_flops, layer_flops
-from paceline.plan.speed.speeds import Group
+from paceline.plan.speed.speeds import Factors, Group
 
 ATTENTION_RATE = 0.4  # of the matmul rate, before the correction by measured blocks
 PASSES = 3.0  # reads and writes of a kept activation, forward and backward, before the correction
@@ -36,6 +36,7 @@ CATALOGUE_SIGMA = {"compute": 0.55, "deliver": 0.8, "update": 0.6, "host": 0.7, 
 class CpuSpeeds:
     """Speeds of the ranks of one CPU host; ``cores // ranks`` threads each."""
 
+    factors = Factors()
     overlaps = False  # gloo's threads take the cores that compute
 
     def __init__(self, cluster: Cluster, measured: Measured | None, precision: str) -> None:

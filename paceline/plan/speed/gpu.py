@@ -23,7 +23,7 @@ from paceline.plan.model import (
     layer_flops,
     value_width,
 )
-from paceline.plan.speed.speeds import Group
+from paceline.plan.speed.speeds import Factors, Group
 
 BY_SMALLEST_DIM = ((128, 0.35), (512, 0.75), (1024, 0.84), (2048, 0.90), (4096, 0.92))
 UNMEASURED_MATMUL = 0.75  # of the dense peak, where nobody published a measurement
@@ -46,6 +46,7 @@ class GpuSpeeds:
     """Speeds of one GPU a rank."""
 
     overlaps = True
+    factors = Factors()
 
     def __init__(self, cluster: Cluster, precision: str) -> None:
         self.cluster = cluster

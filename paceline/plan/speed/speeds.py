@@ -21,11 +21,28 @@ class Group:
         return -(-self.ranks // max(1, self.on_host))
 
 
+@dataclass(frozen=True)
+class Factors:
+    """Parts of a step that no single operation has, over their closed forms; 1 = as those say.
+
+    Attributes:
+        recompute: of the extra compute. exposed: of communication that nothing hides. contention: of what compute
+            loses beside communication that it hides. idle: of a pipeline's waiting. host: of Python's time.
+    """
+
+    recompute: float = 1.0
+    exposed: float = 1.0
+    contention: float = 1.0
+    idle: float = 1.0
+    host: float = 1.0
+
+
 class Speeds(Protocol):
     """Seconds of one rank while all ``world`` ranks work at once.
 
     Attributes:
         precision: compute type.
+        factors: of what is priced beside single operations.
         overlaps: communication runs beside compute without taking its cores.
         base_bytes: a rank's memory before it has a model (process, or device context).
         sigma: relative error (standard deviation of the logarithm) of compute, deliver, update, host, idle, and of
@@ -34,6 +51,7 @@ class Speeds(Protocol):
     """
 
     precision: str
+    factors: Factors
     overlaps: bool
     base_bytes: int
     sigma: Mapping[str, float]

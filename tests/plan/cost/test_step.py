@@ -13,7 +13,7 @@ from paceline.plan.cost.step import estimate, memory_of
 from paceline.plan.cost.terms import Work, micro_batches, padding_rows
 from paceline.plan.layout import Layout
 from paceline.plan.model import parameters
-from paceline.plan.speed.speeds import Group
+from paceline.plan.speed.speeds import Factors, Group
 from tests.plan.answers import machine
 from tests.plan.test_model import Shape
 
@@ -32,6 +32,7 @@ class Flat:
     """Every rate is one: a second a block, a second a collective of any size."""
 
     precision = "fp32"
+    factors = Factors()
     overlaps = False
     base_bytes = 1000
     sigma: ClassVar[dict[str, float]] = {}
