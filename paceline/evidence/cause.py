@@ -1,26 +1,25 @@
-"""What is wrong with a tensor that differs, and which axis it belongs to: from figures alone, never by guessing.
+"""What differs first, and which axis it belongs to: from figures alone, never by guessing.
 
-Three kinds of figures speak. *A constant factor*: all of the gradient is 1/n or n times what it should be. *Partial
-sums*: ranks that hold the same block hold different values of it, and those of the ranks along one axis add up to the
-right one, which is told from projections, since these are linear. *Which ranks*: only those of one coordinate of an
-axis are wrong.
+Four kinds of figures speak (``explain.py``). *A constant factor*: all of the gradient is 1/n or n times what it should
+be. *Partial sums*: ranks that hold the same block hold different values of it, and those of the ranks along one axis
+add up to the right one, which is told from projections, since these are linear. *Which ranks*: only those of one
+coordinate of an axis are wrong. *Replicas*: all are wrong, and those that hold the same block disagree.
 
-Beside them stand the reruns of a failing layout with less in it (``api/isolate.py``): what cannot be taken out
-without the failure going away is what it needs.
+*When* speaks too: a step makes gradients, clips them by their norm, and updates weights; what is wrong first in this
+order is what is wrong. Beside them stand the reruns of a failing layout with less in it (``api/isolate.py``): what
+cannot be taken out without the failure going away is what it needs.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from paceline.evidence.parity import Found, Judged, Report
+from paceline.evidence.explain import explain, ranks_text
+from paceline.evidence.parity import Judged, Row
 from paceline.plan.layout import RANK_AXES, Layout
-
-ALIKE = 1e-6
-"""What two figures of a sum or a factor may differ by, relative."""
 
 WHERE = {
     "dp": "deliver/dp.py",
@@ -46,7 +45,8 @@ class Difference:
     """The first thing that differs.
 
     Attributes:
-        what: ``gradient``, ``state``, ``loss`` … name: of the tensor, or empty. step: from 1; 0 = after all.
+        what: ``gradient``, ``value`` (a weight after the step), ``initial value``, ``optimizer state``, ``loss`` …
+        name: of the tensor, or empty. step: from 1; 0 = before the first, or after all.
         error: relative. text: what is wrong with it, in words. axis: whose it is, or empty.
         together: what a failing layout needs at least, as layout items (``dp=2``, ``pp=2``).
     """
@@ -67,7 +67,8 @@ class Difference:
     def headline(self) -> str:
         """``gradient of layers.0.input_layernorm.weight, step 1 · ratio 0.500 everywhere``."""
         of = f"{self.what} of {self.name}" if self.name else self.what
-        when = f", step {self.step}" if self.step else ""
+        after = "after step" if self.what == "value" else "step"
+        when = f", {after} {self.step}" if self.step else ""
         return f"{of}{when}" + (f" · {self.text}" if self.text else "")
 
 
@@ -85,149 +86,31 @@ def first_difference(judged: Judged, layout: Layout, needs: Sequence[str] = ()) 
     found = judged.differing[0]
     kind, _, step = found.kind.partition("-")
     norm = next((row for row in judged.rows if row.what.startswith("gradient norm")), None)
-    if norm is not None and norm.step and (not step or norm.step < int(step)):
-        text = f"error {norm.error:.1e}, while every gradient of this step is equal"
+    if norm is not None and norm.step and (not step or _before(norm.step, kind, int(step))):
+        text = (
+            f"error {norm.error:.1e}{_on(norm, judged, layout)}, while every gradient of this step is equal"
+        )
         return Difference(norm.what, "", norm.step, norm.error, text, _axis_of(needs, layout), together)
     text, axis = explain(found, judged.reports, layout, needs)
     loss = next(row for row in judged.rows if row.what.startswith("loss"))
     if loss.step and (not step or loss.step <= int(step)):
         text = "the loss differs too, so the forward does" + (f"; {text}" if text else "")
+    elif kind == "weights" and step != "0":
+        text = f"every gradient so far is equal, so the update is not; {text}"
     name = found.name.removeprefix("model/").removeprefix("optimizer/")
-    what = kind if kind == "gradient" else "value" if found.name.startswith("model/") else "optimizer state"
-    return Difference(
-        what, name, int(step or 0), found.error, text, axis or _axis_of(needs, layout), together
-    )
+    axis = _experts_axis(axis, needs, layout) or axis or _axis_of(needs, layout)
+    return Difference(_what(kind, step), name, int(step or 0), found.error, text, axis, together)
 
 
-def explain(
-    found: Found, reports: Sequence[Report], layout: Layout, needs: Sequence[str] = ()
-) -> tuple[str, str]:
-    """(what is wrong with this tensor, the axis that the figures name or empty)."""
-    if found.block.get("missing"):
-        return ("no rank holds it" if not found.block["held"] else "a part of it is on no rank"), ""
-    if found.block.get("unknown"):
-        return "one device has no such tensor", ""
-    if found.block.get("bad"):
-        whose = ranks_text({found.rank}, layout)
-        return f"{found.block['bad']} of {found.block['of']} values are not finite on {whose}", ""
-    held = [
-        (rank, block)
-        for rank, report in enumerate(reports)
-        for block in report["kinds"].get(found.kind, ())
-        if block["name"] == found.name
-    ]
-    for tell in (_constant_factor, _partial_sums, _confined):
-        text, axis = tell(held, found, layout, needs)
-        if text:
-            return text, axis
-    return _place(found), ""
+def _what(kind: str, step: str) -> str:
+    if kind == "weights":
+        return "value" if step != "0" else "initial value"
+    return kind if kind == "gradient" else "optimizer state"
 
 
-Held = Sequence[tuple[int, Mapping[str, Any]]]
-
-
-def _partial_sums(held: Held, found: Found, layout: Layout, needs: Sequence[str]) -> tuple[str, str]:
-    """Ranks along one axis hold the same block with values that add up to the right one."""
-    by_rank: dict[int, list[Mapping[str, Any]]] = {}
-    for rank, block in held:
-        by_rank.setdefault(rank, []).append(block)
-    for axis in _by_need(layout, needs):
-        groups = [group for group in layout.groups(axis) if all(rank in by_rank for rank in group)]
-        if groups and all(_adds_up([by_rank[rank] for rank in group]) for group in groups):
-            degree = layout.degree(axis)
-            return f"each rank has a part of the sum: a sum over {axis} ({degree} ranks) is missing", axis
-    return "", ""
-
-
-def _adds_up(group: Sequence[Sequence[Mapping[str, Any]]]) -> bool:
-    first = group[0]
-    for blocks in group:
-        if [(b["starts"], b["shape"]) for b in blocks] != [(b["starts"], b["shape"]) for b in first]:
-            return False
-    for at, block in enumerate(first):
-        for k, right in enumerate(block["ours"]):
-            values = [blocks[at]["theirs"][k] for blocks in group]
-            size = max(abs(right), *(abs(v) for v in values))
-            if abs(sum(values) - right) > ALIKE * size:
-                return False
-    return True
-
-
-def _constant_factor(held: Held, found: Found, layout: Layout, needs: Sequence[str]) -> tuple[str, str]:
-    """Every block is the right one times the same number."""
-    factors = [block["factor"] for _, block in held if block["error"] > found.limit]
-    everywhere = len(factors) == len(held)
-    if not factors or any(
-        block["rest"] > 1e-3 * block["error"] for _, block in held if block["error"] > found.limit
-    ):
-        return "", ""
-    factor = factors[0]
-    if any(abs(f - factor) > ALIKE * max(1.0, abs(factor)) for f in factors):
-        return "", ""
-    where = "everywhere" if everywhere else f"on {ranks_text(_wrong(held, found), layout)}"
-    text = f"ratio {factor:.3f} {where}"
-    if factor == 0.0:
-        return f"{text}: nothing has arrived", ""
-    axes = _by_need(layout, needs)
-    axes = [axis for axis in axes if axis in needs] or axes
-    for says, of in (
-        ("a sum over {} ({} ranks) is missing", lambda degree: factor * degree),
-        ("summed once too often over {} ({} ranks)", lambda degree: factor / degree),
-    ):
-        fits = [axis for axis in axes if abs(of(layout.degree(axis)) - 1) < ALIKE]
-        if fits:  # several axes of one degree give one ratio: which it is, the figures do not say
-            named = " or ".join(fits)
-            return f"{text}: {says.format(named, layout.degree(fits[0]))}", fits[0] if len(fits) == 1 else ""
-    return text, ""
-
-
-def _confined(held: Held, found: Found, layout: Layout, needs: Sequence[str]) -> tuple[str, str]:
-    """Only ranks of one coordinate of an axis are wrong."""
-    holders, wrong = {rank for rank, _ in held}, _wrong(held, found)
-    if not wrong or wrong == holders:
-        return "", ""
-    named = ranks_text(wrong, layout)
-    for axis in _by_need(layout, needs):
-        places = {layout.coordinates(rank)[axis] for rank in wrong}
-        if wrong == {rank for rank in holders if layout.coordinates(rank)[axis] in places}:
-            of = f"{axis}={','.join(map(str, sorted(places)))}"
-            return f"wrong on {named} ({of}), right on the others; {_place(found)}", axis
-    return f"wrong on {named}, right on the others; {_place(found)}", ""
-
-
-def _wrong(held: Held, found: Found) -> set[int]:
-    return {rank for rank, block in held if not block["error"] <= found.limit}
-
-
-def _by_need(layout: Layout, needs: Sequence[str]) -> list[str]:
-    """Axes of more than one rank; those that the failure needs first."""
-    axes = [axis for axis in RANK_AXES if layout.degree(axis) > 1]
-    return sorted(axes, key=lambda axis: (axis not in needs if needs else False, axes.index(axis)))
-
-
-def _place(found: Found) -> str:
-    """``rows 16–31 of dim 0``, where not all of a block is wrong."""
-    block = found.block
-    if "low" not in block or block["wrong"] >= block["of"]:
-        return f"error {found.error:.1e}"
-    spans = [
-        f"{low}–{high - 1} of dim {dim}"
-        for dim, (low, high, start, size) in enumerate(
-            zip(block["low"], block["high"], block["starts"], block["shape"], strict=True)
-        )
-        if high - low < size or low > start
-    ]
-    where = f", elements {', '.join(spans)}" if spans else ""
-    return f"error {found.error:.1e}, {block['wrong']} of {block['of']} values{where}"
-
-
-def ranks_text(ranks: Iterable[int], layout: Layout) -> str:
-    """``rank 3 (dp=1, tp=1)``; of several ranks their numbers."""
-    numbers = sorted(ranks)
-    if len(numbers) != 1:
-        return "ranks " + ", ".join(map(str, numbers))
-    at = layout.coordinates(numbers[0])
-    return f"rank {numbers[0]} ({', '.join(f'{axis}={at[axis]}' for axis in RANK_AXES if layout.degree(axis) > 1)})"
+def _before(norm_step: int, kind: str, step: int) -> bool:
+    """Whether the norm of a step comes before a kind of tensor: after its gradients, and before its weights."""
+    return norm_step < step or (norm_step == step and kind == "weights")
 
 
 def _of_numbers(
@@ -235,8 +118,28 @@ def _of_numbers(
 ) -> Difference:
     """Every tensor is equal, and a loss or the norm is not."""
     row = next(row for row in judged.rows if not row.equal)
-    text = f"error {row.error:.1e}, while every tensor is equal"
+    text = f"error {row.error:.1e}{_on(row, judged, layout)}, while every tensor is equal"
     return Difference(row.what, "", 0, row.error, text, _axis_of(needs, layout), together)
+
+
+def _on(row: Row, judged: Judged, layout: Layout) -> str:
+    """`` on rank 1 (tp=1)`` of a number that is wrong on some ranks only; all should have the same."""
+    if not row.ranks or len(row.ranks) == len(judged.reports):
+        return ""
+    return f" on {ranks_text(row.ranks, layout)}, right on the others"
+
+
+def _experts_axis(told: str, needs: Sequence[str], layout: Layout) -> str:
+    """``ep`` where it is needed, and the other axes needed are only the ones that it lies on.
+
+    *Experts add no ranks*: ep is cut out of the ranks of other axes, so a failure that needs ep needs these as well.
+    """
+    if "ep" not in needs:
+        return ""
+    inner = [layout.coordinates(rank) for rank in range(layout.ep * layout.etp)]
+    under = {axis for axis in RANK_AXES if len({place[axis] for place in inner}) > 1}
+    others = {need for need in needs if need in RANK_AXES} | ({told} if told else set())
+    return "ep" if others <= under | {"ep"} else ""
 
 
 def _axis_of(needs: Sequence[str], layout: Layout) -> str:

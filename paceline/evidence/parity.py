@@ -47,6 +47,7 @@ class Row:
         error: the worst, relative. worst: the tensor that has it, or empty. limit: what it is held to.
         differ, of: how many tensors differ, of how many.
         leg: ``fp64``, or the job's precision. step: of a number, the first in which it is wrong; 0 = in none.
+        ranks: of a number, those on which it is wrong in any step.
     """
 
     what: str
@@ -57,6 +58,7 @@ class Row:
     of: int = 0
     leg: str = "fp64"
     step: int = 0
+    ranks: tuple[int, ...] = ()
 
     @property
     def equal(self) -> bool:
@@ -92,18 +94,28 @@ def judge(reference: Mapping[str, Any], reports: Sequence[Report], layout: Layou
     steps = len(reference["losses"])
     names = list(reference["shapes"]["gradient-1"])
     gradients = [f for n in range(1, steps + 1) for f in _tensors(reference, reports, f"gradient-{n}", names)]
-    state = list(_tensors(reference, reports, "state", list(reference["shapes"]["state"])))
-    weights = [f for f in state if f.name.startswith("model/")]
-    moments = [f for f in state if not f.name.startswith("model/")]
+    weights = [
+        f
+        for n in range(steps + 1)
+        for f in _tensors(reference, reports, f"weights-{n}", list(reference["shapes"][f"weights-{n}"]))
+    ]
+    moments = list(_tensors(reference, reports, "state", list(reference["shapes"]["state"])))
     rows = (
         _numbers("loss", reference["losses"], [r["losses"] for r in reports]),
         _row(f"gradients, {len(names)} parameters", _first_wrong(gradients)),
         _numbers("gradient norm (clipping)", reference["norms"], [r["norms"] for r in reports]),
         _row("optimizer state", moments),
-        _row(f"parameters after {steps} steps", weights),
+        _row(_weights_text(weights, steps), _first_wrong(weights)),
         _numbers("held-out loss", [reference["held_out"]], [[r["held_out"]] for r in reports]),
     )
-    return Judged(rows, tuple(_in_order_of_cause(gradients, names, state)), reports)
+    return Judged(rows, tuple(_in_order_of_cause([*gradients, *weights], names, moments)), reports)
+
+
+def _weights_text(weights: Sequence[Found], steps: int) -> str:
+    """``parameters after 3 steps``; where some differ, after how many they do first."""
+    wrong = [int(f.kind.rpartition("-")[2]) for f in weights if f.differs]
+    after = min(wrong, default=steps)
+    return f"parameters after {after} step{'' if after == 1 else 's'}" if after else "parameters at the start"
 
 
 def judge_own(
@@ -224,12 +236,14 @@ def _numbers(
     errors += [relative(t, v) for row in found for t, v in zip(truth, row, strict=False) if t is not None]
     error = max(errors, default=math.inf)
     wrong = [
-        step
-        for row in found
+        (step, rank)
+        for rank, row in enumerate(found)
         for step, (t, v) in enumerate(zip(truth, row, strict=False), start=1)
         if t is not None and not relative(t, v) <= limit
     ]
-    return Row(what, error, limit, differ=int(not error <= limit), of=1, step=min(wrong, default=0))
+    first = min((step for step, _ in wrong), default=0)
+    ranks = tuple(sorted({rank for _, rank in wrong}))
+    return Row(what, error, limit, differ=int(not error <= limit), of=1, step=first, ranks=ranks)
 
 
 def _numbers_own(
@@ -241,18 +255,19 @@ def _numbers_own(
 
 
 def _in_order_of_cause(
-    gradients: Sequence[Found], names: Sequence[str], state: Sequence[Found]
+    stepwise: Sequence[Found], names: Sequence[str], state: Sequence[Found]
 ) -> Iterator[Found]:
-    """Step by step; inside a step from the head back to the embedding, as the backward makes them, since a fault in
-    the backward spoils everything that comes after it; a tensor that is not there at all comes before all others."""
+    """Step by step, and in a step gradients before the weights that they make; what weights begin with is before all.
+
+    Inside a kind from the head back to the embedding, as the backward makes gradients, since a fault in the backward
+    spoils everything that comes after it; a tensor that is not there at all comes before all others.
+    """
     place = {name: at for at, name in enumerate(names)}
-    differing = [f for f in gradients if f.differs]
-    yield from sorted(
-        differing,
-        key=lambda f: (
-            int(f.kind.rpartition("-")[2]),
-            not f.block.get("missing"),
-            -place.get(f.name, len(place)),
-        ),
-    )
+    yield from sorted((f for f in stepwise if f.differs), key=lambda f: _when(f, place))
     yield from (f for f in state if f.differs)
+
+
+def _when(found: Found, place: Mapping[str, int]) -> tuple[int, bool, bool, int]:
+    kind, _, step = found.kind.partition("-")
+    at = place.get(found.name.removeprefix("model/"), len(place))
+    return int(step), kind != "gradient", not found.block.get("missing"), -at

@@ -18,7 +18,7 @@ class Case:
         layout: closed, with its micro-batch. precision: fp64, fp32 or bf16.
         rates: learning rate of each step; as many steps.
         held_out: held-out sequences to evaluate after the steps; 0 = none.
-        leg: ``fp64`` (gradients, then state after the steps) or ``job`` (gradients only).
+        leg: ``fp64`` (gradients and weights of each step, then the optimizer's state) or ``job`` (gradients only).
         write, against: folder of the reference to write, or to compare with.
     """
 

@@ -62,7 +62,8 @@ def run_case(case: Case, world: World | None, device: Device, stop: Stop = lambd
 
     Returns:
         ``losses``, ``norms`` by step, ``held_out``; ``finite``; and of a case that compares: ``kinds``, kind of tensor
-        (``gradient-1`` … ``state``) → rows of :meth:`Reference.compare`.
+        (``weights-0`` before the first step, ``gradient-1``, ``weights-1`` after it … ``state``) → rows of
+        :meth:`Reference.compare`.
     """
     with poisoned():
         rank = 0 if world is None else world.rank
@@ -91,6 +92,9 @@ def run_case(case: Case, world: World | None, device: Device, stop: Stop = lambd
 def _steps(case: Case, trial: Trial, stop: Stop) -> dict[str, Any]:
     keep = _Keep(case)
     losses, norms = [], []
+    exact = case.leg == "fp64"
+    if exact:
+        keep.take("weights-0", list(trial.weights()))
     for number, rate in enumerate(case.rates, start=1):
         if trial.agreed(stop() is not None):
             raise Preempted(f"the proof was stopped by {stop() or 'another rank'}")
@@ -101,8 +105,10 @@ def _steps(case: Case, trial: Trial, stop: Stop) -> dict[str, Any]:
         keep.take(f"gradient-{number}", taken)
         if not math.isfinite(loss + norm):  # nothing after this means anything
             return {"losses": losses, "norms": norms, "held_out": None, "finite": False, "kinds": keep.kinds}
-    if case.leg == "fp64":
-        keep.take("state", list(trial.state()))
+        if exact:
+            keep.take(f"weights-{number}", list(trial.weights()))
+    if exact:
+        keep.take("state", list(trial.moments()))
     held_out = trial.held_out(case.held_out) if case.held_out else None
     found = {"losses": losses, "norms": norms, "held_out": held_out, "finite": True}
     keep.finish(found)

@@ -98,11 +98,19 @@ class Trial:
                 boxes = held_boxes(parameter.grad, place.starts)
                 yield from parts_of(name, place.shape, parameter.grad, boxes)
 
-    def state(self) -> Iterator[Part]:
-        """Parameters, buffers and optimizer state, named as in a checkpoint."""
+    def weights(self) -> Iterator[Part]:
+        """Parameters and buffers, named as in a checkpoint."""
+        return self._state(weights=True)
+
+    def moments(self) -> Iterator[Part]:
+        """What the optimizer keeps, named likewise."""
+        return self._state(weights=False)
+
+    def _state(self, *, weights: bool) -> Iterator[Part]:
         state = self.built.state()
         for name, tensor in state.tensors.items():
-            yield from parts_of(name, state.shape(name), tensor, boxes_of(state, name))
+            if name.startswith("model/") == weights:
+                yield from parts_of(name, state.shape(name), tensor, boxes_of(state, name))
 
     def held_out(self, rows: int) -> float:
         """Loss over ``rows`` held-out sequences, nats per token."""

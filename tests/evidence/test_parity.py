@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paceline.evidence.cause import explain, first_difference
+from paceline.evidence.cause import first_difference
+from paceline.evidence.explain import explain
 from paceline.evidence.parity import LIMIT, Found, covers, judge, judge_own, relative
 from paceline.evidence.parity_text import headline, line, power, table, verdict
 from paceline.plan.layout import Layout
@@ -30,7 +31,8 @@ def truth() -> dict[str, np.ndarray]:
 
 def index(steps: int = 3) -> dict[str, Any]:
     shapes = {f"gradient-{n}": {name: list(SHAPE) for name in NAMES} for n in range(1, steps + 1)}
-    shapes["state"] = {f"model/{name}": list(SHAPE) for name in NAMES}
+    shapes |= {f"weights-{n}": {f"model/{name}": list(SHAPE) for name in NAMES} for n in range(steps + 1)}
+    shapes["state"] = {}
     return {"losses": [5.0, 4.9, 4.8], "norms": [2.0, 2.1, 2.2], "held_out": 5.1, "shapes": shapes}
 
 
@@ -59,7 +61,7 @@ def report(changed: dict[str, np.ndarray] | None = None, **other: Any) -> dict[s
     right = truth()
     kinds = {f"gradient-{n}": [block(name, a, a) for name, a in right.items()] for n in (1, 2, 3)}
     kinds["gradient-2"] = [block(n, a, (changed or {}).get(n, a)) for n, a in right.items()]
-    kinds["state"] = [block(f"model/{name}", a, a) for name, a in right.items()]
+    kinds |= {f"weights-{n}": [block(f"model/{name}", a, a) for name, a in right.items()] for n in range(4)}
     return {
         "losses": [5.0, 4.9, 4.8],
         "norms": [2.0, 2.1, 2.2],
