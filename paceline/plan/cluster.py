@@ -20,6 +20,8 @@ from paceline.ledger.outcome import Exit, Refused
 GB, TERA = 1e9, 1e12
 VISIBLE_BYTES = 0.99 * 2**30
 """Of a "GB" of device memory on a data sheet: an 80 GB device shows 79 GiB, a 141 GB one 140."""
+LARGEST_HOST = 16
+"""Devices of the largest host; a link that joins more leaves the host."""
 CATALOG = Path(__file__).parent / "catalog"
 
 
@@ -28,6 +30,7 @@ class Accelerator:
     """One device by its data sheet. Rates are one direction, for one device; 0 = the source does not say.
 
     For a CPU one *core* is the device, and the memory bandwidth is shared by the cores of a host.
+    ``domain``: devices that the link joins, of a whole rack or slice where it leaves the host.
     """
 
     name: str
@@ -38,6 +41,7 @@ class Accelerator:
     memory_bytes_per_s: float = 0.0
     link: str = ""
     link_bytes_per_s: float = 0.0
+    domain: int = 0
     nic_bytes_per_s: float = 0.0
     usd_per_hour: float | None = None
     price_date: str = ""
@@ -85,6 +89,12 @@ class Cluster:
         """All devices."""
         return self.hosts * self.devices
 
+    @property
+    def near(self) -> int:
+        """Devices that reach each other by the link alone: of a host, or of the racks and slices that it joins."""
+        domain = self.accelerator.domain
+        return min(self.world, domain) if domain > max(LARGEST_HOST, self.devices) else self.devices
+
     def memory_of_rank(self, ranks_on_host: int) -> int:
         """Bytes that one rank may use: its device's, or its share of the host's on a CPU."""
         return self.memory_bytes // max(1, ranks_on_host) if self.is_cpu else self.memory_bytes
@@ -130,6 +140,7 @@ def _accelerator(name: str, vendor: str, row: Mapping[str, Any]) -> Accelerator:
         memory_bytes_per_s=row.get("memory_tb_per_s", 0) * TERA,
         link=row.get("link", ""),
         link_bytes_per_s=row.get("link_gb_per_s", 0) * GB,
+        domain=row.get("scale_up_domain", 0),
         nic_bytes_per_s=row.get("nic_gbit_per_s", 0) * GB / 8,
         usd_per_hour=price.get("usd_per_hour"),
         price_date=price.get("date", ""),

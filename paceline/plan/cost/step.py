@@ -60,7 +60,7 @@ def estimate(
     ``memory``: of this layout, where it has been asked already.
     """
     rows, micros = micro_batches(layout, work.global_batch)
-    devices = layout.world_size if cluster.is_cpu else cluster.devices
+    devices = layout.world_size if cluster.is_cpu else cluster.near
     places = alike(held_by(layout, work.widths, work.sequence_length))
     each = [
         (

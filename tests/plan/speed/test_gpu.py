@@ -20,7 +20,8 @@ def test_compute_of_a_large_model_reaches_a_plausible_share_of_the_peak() -> Non
 
 def test_a_small_model_is_bound_by_launches() -> None:
     speeds = GpuSpeeds(parse_cluster("8xH100-SXM-80GB"), "bf16")
-    assert speeds.block_s(Shape(), 64, 1, 1) == speeds.block_s(Shape(), 64, 2, 1)
+    one, two = (speeds.block_s(Shape(), 64, rows, 1) for rows in (1, 2))
+    assert two == pytest.approx(one, rel=1e-3)
 
 
 def test_links_inside_and_between_hosts() -> None:
