@@ -94,15 +94,15 @@ def _layout(
     from paceline.plan.layout import Layout
     from paceline.plan.search import plan
 
-    layout = wanted if isinstance(wanted, Layout) else Layout.parse(wanted, "--layout")
+    work = job_facts(job, cluster, measured).work
+    facts = rules.Facts(
+        work.widths,
+        work.global_batch,
+        optimizer=job.optimizer.name,
+        sequence_length=work.sequence_length,
+    )
+    layout = wanted if isinstance(wanted, Layout) else rules.read(wanted, facts, "--layout")
     if not layout.open:
-        work = job_facts(job, cluster, measured).work
-        facts = rules.Facts(
-            work.widths,
-            work.global_batch,
-            optimizer=job.optimizer.name,
-            sequence_length=work.sequence_length,
-        )
         rules.check(layout, facts, "--layout")
         if layout.mbs is not None:
             return layout, []

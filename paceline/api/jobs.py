@@ -59,19 +59,15 @@ def check_layout(job: Job, layout: str, where: str = "") -> None:
     Raises:
         Refused: (2, 10) the layout breaks a rule.
     """
-    from paceline.plan.layout import Layout
-    from paceline.plan.rules import Facts, check
+    from paceline.plan.rules import Facts, check, read
 
-    check(
-        Layout.parse(layout, where),
-        Facts(
-            widths=job.model.widths(job.model.own_vocab_size() or MANY_TOKENS),
-            global_batch=job.train.global_batch_size,
-            optimizer=job.optimizer.name,
-            sequence_length=job.data.sequence_length,
-        ),
-        where,
+    facts = Facts(
+        widths=job.model.widths(job.model.own_vocab_size() or MANY_TOKENS),
+        global_batch=job.train.global_batch_size,
+        optimizer=job.optimizer.name,
+        sequence_length=job.data.sequence_length,
     )
+    check(read(layout, facts, where), facts, where)
 
 
 def check_job(job: str | Path, sets: Sets = ()) -> Loaded:

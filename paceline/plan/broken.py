@@ -58,16 +58,6 @@ def thin(layout: Layout, facts: Facts) -> str:
     return ""
 
 
-def nearest_thick(layout: Layout, facts: Facts) -> Layout:
-    assert facts.widths is not None
-    for axis, _, size in _thinnest(facts.widths):
-        degree = layout.degree(axis)
-        if degree > size:
-            fits = max(d for d in degrees.divisors(degree) if d <= size)
-            layout = layout.replace(**{axis: fits, **({"etp": 1} if axis == "tp" and layout.etp > 1 else {})})
-    return layout
-
-
 def _thinnest(widths: Widths) -> list[tuple[str, str, int]]:
     """(axis, width, its size) of what an axis cuts in single rows or features, beside the heads'."""
     found = [("tp", "vocab_size", widths.vocab_size)]  # features: see degrees.tp_degrees
@@ -96,12 +86,6 @@ def heads(layout: Layout, facts: Facts) -> str:
     if facts.widths is None or layout.tp <= 1 or layout.tp in degrees.tp_degrees(facts.widths):
         return ""
     return f"tp={layout.tp} cannot cut this model"
-
-
-def nearest_heads(layout: Layout, facts: Facts) -> Layout:
-    assert facts.widths is not None
-    fits = degrees.tp_degrees(facts.widths)
-    return layout.replace(tp=min(fits, key=lambda tp: (abs(tp - layout.tp), tp)))
 
 
 def allowed_heads(layout: Layout, facts: Facts) -> str:
@@ -140,15 +124,6 @@ def stages(layout: Layout, facts: Facts) -> str:
     return f"{layout.stages} stages for {facts.widths.num_hidden_layers} layers"
 
 
-def nearest_stages(layout: Layout, facts: Facts) -> Layout:
-    assert facts.widths is not None
-    layers = facts.widths.num_hidden_layers
-    if layers < layout.vpp:
-        return layout.replace(schedule="1f1b", pp=min(layout.pp, layers), vpp=0)
-    pp = max(1, layers // layout.vpp)
-    return layout.replace(pp=pp, vpp=layout.vpp if pp > 1 else 0)
-
-
 def no_experts(layout: Layout, facts: Facts) -> str:
     if facts.widths is None or facts.widths.num_experts or layout.ep * layout.etp <= 1:
         return ""
@@ -161,11 +136,6 @@ def experts(layout: Layout, facts: Facts) -> str:
     return f"ep={layout.ep} does not divide {experts} experts" if experts % layout.ep else ""
 
 
-def nearest_experts(layout: Layout, facts: Facts) -> Layout:
-    assert facts.widths is not None
-    return layout.replace(ep=degrees.at_most(degrees.ep_degrees(facts.widths, layout), layout.ep))
-
-
 def allowed_experts(layout: Layout, facts: Facts) -> str:
     return degrees.listed("ep", degrees.ep_degrees(facts.widths, layout)) if facts.widths else ""
 
@@ -175,14 +145,6 @@ def expert_ranks(layout: Layout, facts: Facts) -> str:
     if layout.etp not in (1, layout.tp) or ranks % (layout.ep * layout.etp):
         return f"ep={layout.ep},etp={layout.etp} does not divide {ranks} ranks"
     return ""
-
-
-def nearest_expert_ranks(layout: Layout, facts: Facts) -> Layout:
-    layout = layout.replace(etp=layout.etp if layout.etp in (1, layout.tp) else 1)
-    fits = degrees.divisors(degrees.expert_ranks(layout) // layout.etp)
-    if facts.widths and facts.widths.num_experts:
-        fits = degrees.ep_degrees(facts.widths, layout)
-    return layout.replace(ep=degrees.at_most(fits, layout.ep))
 
 
 def wrong_count(layout: Layout, facts: Facts) -> str:
@@ -215,16 +177,6 @@ def fewer_on_hosts(layout: Layout, facts: Facts) -> str:
     if facts.hosts > 1 and facts.devices and world > per_host and world % per_host:
         return f"{world} ranks leave a host of {per_host} devices half filled"
     return ""
-
-
-def whole_hosts(layout: Layout, facts: Facts) -> Layout:
-    """Whole hosts with the same cuts of the model where that goes, else as many ranks as one host holds."""
-    per_host = facts.devices // facts.hosts
-    for hosts in range(layout.world_size // per_host, 0, -1):
-        model = layout.world_size // (layout.fsdp * layout.dp)
-        if hosts * per_host % (model * layout.dp) == 0:
-            return layout.replace(fsdp=hosts * per_host // (model * layout.dp))
-    return degrees.shrunk(layout, lambda one: one.world_size <= per_host)
 
 
 def empty_ranks(layout: Layout, facts: Facts) -> str:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from itertools import product
+from collections.abc import Iterable
 
-from paceline.plan.cost.terms import micro_batches
 from paceline.plan.layout import Layout
 from paceline.plan.model import Widths
-from paceline.plan.pipeline.counts import takes
 
 MOST_LISTED = 12
 
@@ -17,11 +14,6 @@ def divisors(n: int) -> list[int]:
     """Of ``n``, in order."""
     small = [d for d in range(1, int(n**0.5) + 1) if n % d == 0]
     return small + [n // d for d in reversed(small) if d * d != n]
-
-
-def at_most(degrees: Iterable[int], limit: int) -> int:
-    """The largest degree that is not above ``limit``; 1 where none is."""
-    return max((d for d in degrees if d <= limit), default=1)
 
 
 def listed(axis: str, degrees: Iterable[int]) -> str:
@@ -62,33 +54,3 @@ def ulysses_degrees(widths: Widths, layout: Layout) -> list[int]:
 def token_unit(layout: Layout) -> int:
     """What a row's length is a multiple of: two chunks for each cp rank, and a part of each for every tp rank."""
     return (2 * layout.cp if layout.cp > 1 else 1) * layout.tp
-
-
-def nearest_cut_of_tokens(layout: Layout, length: int) -> Layout:
-    """The largest part of cp and tp whose unit divides ``length``; tp gives way last."""
-    cuts = [layout.replace(cp=cp, tp=tp) for cp, tp in product(divisors(layout.cp), divisors(layout.tp))]
-    fits = [cut for cut in cuts if length % token_unit(cut) == 0]
-    return max(fits, key=lambda cut: (cut.cp * cut.tp, cut.tp))
-
-
-def nearest_micro_batch(layout: Layout, global_batch: int) -> Layout:
-    """The micro-batch nearest to the wanted one whose number the schedule takes; else gpipe, which takes any."""
-    wanted = layout.mbs or 1
-    for mbs in sorted(range(1, layout.data_rows(global_batch) + 1), key=lambda n: (abs(n - wanted), n)):
-        if takes(layout, micro_batches(layout.replace(mbs=mbs), global_batch)[1]):
-            return layout.replace(mbs=mbs)
-    return layout.replace(schedule="gpipe")
-
-
-Shrink = Callable[[Layout], bool]
-
-
-def shrunk(layout: Layout, fits: Shrink, axes: tuple[str, ...] = ("fsdp", "dp", "pp", "cp", "tp")) -> Layout:
-    """The layout with degrees taken down to divisors of their own, the first axes first, until it ``fits``."""
-    for axis in axes:
-        for degree in reversed(divisors(layout.degree(axis))):
-            smaller = layout.replace(**{axis: degree})
-            if fits(smaller):
-                return smaller
-        layout = layout.replace(**{axis: 1})
-    return layout

@@ -152,7 +152,8 @@ def _read(text: str, where: str) -> dict[str, Any]:
         _refuse(text, f"{head} takes no axis ({axes[0]})", rule, rest, where)
     if not head and not axes:
         rule = "options change how a layout runs; a layout starts with axes, `single` or `auto`"
-        _refuse(text, "options without a layout", rule, f"single,{text.strip()}", where)
+        kept = [i for i in items if _key(i) != "vpp"]  # stages are carved out of a pipeline
+        _refuse(text, "options without a layout", rule, ",".join(["single", *kept]), where)
     if [fields[a] for a in axes].count(AUTO) > 1:
         rule = "at most one degree is auto: the devices that are left"
         _refuse(text, "two degrees are auto", rule, "auto", where)

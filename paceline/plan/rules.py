@@ -16,6 +16,7 @@ from paceline.plan.broken import ABSENT
 from paceline.plan.broken import Facts as Facts
 from paceline.plan.grammar import OPTIONS
 from paceline.plan.layout import Layout
+from paceline.plan.nearest import nearest
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,6 @@ class Rule:
     Attributes:
         name: a word to refer to it. text: the rule, as the error prints it.
         broken: what is wrong with a layout, as the headline; empty when the rule holds.
-        nearest: the nearest layout that keeps the rule.
         allowed: the values that the rule leaves, in words.
         exit_code: 10, or 2 for what has not arrived.
     """
@@ -33,7 +33,6 @@ class Rule:
     name: str
     text: str
     broken: Callable[[Layout, Facts], str]
-    nearest: Callable[[Layout, Facts], Layout]
     allowed: Callable[[Layout, Facts], str] = lambda layout, facts: ""
     exit_code: Exit = Exit.RULE
 
@@ -49,7 +48,6 @@ def _option_absent(name: str) -> Rule:
         f"{name} absent",
         f"this version runs {name}={default} only",
         absent,
-        lambda layout, facts: layout.replace(**{name: default}),
         exit_code=Exit.USAGE,
     )
 
@@ -59,81 +57,69 @@ RULES: tuple[Rule, ...] = (
         "split backward needs kept weights",
         "schedules that split the backward need the weights kept over the step: fsdp=N:zero2",
         broken.split_over_zero3,
-        lambda layout, facts: layout.replace(zero="zero2"),
         lambda layout, facts: f"fsdp={layout.fsdp}:zero2, fsdp={layout.fsdp}:zero1",
     ),
     Rule(
         "vpp belongs to its schedule",
         "vpp is 2 or more with interleaved and zero-bubble, 2 with zbv and dualpipev, else absent",
         broken.vpp_and_schedule,
-        lambda layout, facts: layout.replace(vpp=0),
     ),
     Rule(
         "tp divides the heads",
         "tp divides num_attention_heads, and num_key_value_heads or a multiple of them (then repeated)",
         broken.heads,
-        broken.nearest_heads,
         broken.allowed_heads,
     ),
     Rule(
         "a cut has a part for each rank",
         "tp is at most vocab_size, etp at most moe_intermediate_size",
         broken.thin,
-        broken.nearest_thick,
     ),
     Rule(
         "a stage has a layer",
         "pp · vpp is at most num_hidden_layers",
         broken.stages,
-        broken.nearest_stages,
         lambda layout, facts: f"up to {facts.widths.num_hidden_layers} stages" if facts.widths else "",
     ),
     Rule(
         "ring needs cuda",
         "ring attention takes the kernels of a CUDA device; allgather and ulysses run on any",
         broken.ring_on_cpu,
-        lambda layout, facts: layout.replace(cp_kind="allgather"),
         lambda layout, facts: "allgather, ulysses",
     ),
     Rule(
         "ulysses shares heads",
         "with ulysses tp·cp divides num_attention_heads; allgather takes any number",
         broken.ulysses,
-        lambda layout, facts: layout.replace(cp_kind="allgather"),
         broken.allowed_ulysses,
     ),
     Rule(
         "ranks have equal tokens",
         "data.sequence_length divides by tp, and with cp by 2·cp·tp",
         broken.tokens,
-        lambda layout, facts: degrees.nearest_cut_of_tokens(layout, facts.sequence_length),
         broken.allowed_tokens,
     ),
     Rule(
         "ep needs experts",
         "ep and etp cut the experts of a mixture (model.num_experts)",
         broken.no_experts,
-        lambda layout, facts: layout.replace(ep=1, etp=1),
     ),
     Rule(
         "ep divides the experts",
         "ep divides num_experts: each rank holds as many",
         broken.experts,
-        broken.nearest_experts,
         broken.allowed_experts,
     ),
     Rule(
         "experts divide the ranks",
         "ep·etp divides dp·fsdp·cp·tp, and etp is 1 or tp",
         broken.expert_ranks,
-        broken.nearest_expert_ranks,
         lambda layout, facts: degrees.listed("ep", degrees.divisors(degrees.expert_ranks(layout))),
     ),
     Rule(
         "ring absent",
         "this version runs cp=N:allgather and cp=N:ulysses; ring arrives later",
         broken.ring_absent,
-        lambda layout, facts: layout.replace(cp_kind="allgather"),
         exit_code=Exit.USAGE,
     ),
     _option_absent("offload"),
@@ -141,40 +127,32 @@ RULES: tuple[Rule, ...] = (
         "compile needs a compiler",
         "on a CPU torch.compile builds C++: g++ or clang++ is in the path",
         broken.no_compiler,
-        lambda layout, facts: layout.replace(compile="off"),
     ),
     Rule(
         "a rank has a device",
         "world size = dp · fsdp · tp · pp · cp is at most the devices",
         broken.too_many,
-        lambda layout, facts: degrees.shrunk(layout, lambda one: one.world_size <= facts.devices),
     ),
     Rule(
         "hosts are filled",
         "beyond one host the ranks fill whole hosts",
         broken.fewer_on_hosts,
-        broken.whole_hosts,
     ),
     Rule(
         "a data rank has a row",
         "dp · fsdp is at most train.global_batch_size",
         broken.empty_ranks,
-        lambda layout, facts: degrees.shrunk(
-            layout, lambda one: one.data_degree <= facts.global_batch, ("fsdp", "dp")
-        ),
     ),
     Rule(
         "mbs fits the rank's rows",
         "mbs is at most a data rank's sequences in a step: global_batch_size / (dp · fsdp), rounded up",
         broken.large_mbs,
-        lambda layout, facts: layout.replace(mbs=layout.data_rows(facts.global_batch)),
     ),
     Rule(
         "a schedule takes its micro-batches",
         "1f1b takes pp micro-batches a step or more, dualpipev 2·pp; interleaved and zero-bubble numbers "
         "that split evenly into max(1, number // pp) rounds; gpipe and zbv any",
         broken.wrong_count,
-        lambda layout, facts: degrees.nearest_micro_batch(layout, facts.global_batch),
         broken.allowed_micro_batches,
     ),
 )
@@ -190,13 +168,29 @@ def first_broken(layout: Layout, facts: Facts) -> tuple[Rule, str] | None:
 
 
 def repair(layout: Layout, facts: Facts) -> Layout:
-    """The nearest layout that keeps every rule: each broken rule's own repair, in the order of the book."""
-    for _ in range(2 * len(RULES)):
-        found = first_broken(layout, facts)
-        if found is None:
-            return layout
-        layout = found[0].nearest(layout, facts)
-    return Layout()
+    """The nearest layout that keeps every rule; how near is measured in ``nearest``."""
+    return nearest(layout, facts, lambda one: first_broken(one, facts) is None)
+
+
+def read(text: str, facts: Facts, where: str = "") -> Layout:
+    """``Layout.parse``; where the text is wrong, what was probably meant keeps the book as well.
+
+    Raises:
+        Refused: exit 2, with a layout in ``use`` that runs.
+    """
+    try:
+        return Layout.parse(text, where)
+    except Refused as refused:
+        _mend(refused, facts)
+        raise
+
+
+def _mend(refused: Refused, facts: Facts) -> None:
+    meant = Layout.parse(refused.use.removeprefix("--layout "))
+    try:
+        check(meant, facts)
+    except Refused as also:
+        refused.use = also.use
 
 
 def check(layout: Layout, facts: Facts, where: str = "") -> None:
@@ -210,7 +204,11 @@ def check(layout: Layout, facts: Facts, where: str = "") -> None:
     Raises:
         Refused: exit 10, or 2 for what is not in this version; ``use`` holds the nearest layout that runs.
     """
-    resolved = layout.resolve(facts.devices) if facts.devices else layout
+    try:
+        resolved = layout.resolve(facts.devices) if facts.devices else layout
+    except Refused as refused:
+        _mend(refused, facts)
+        raise
     if resolved.open and not resolved.auto:
         return
     found = first_broken(_closed(resolved), facts)

@@ -74,7 +74,7 @@ def plan(
             layout meets the deadline or the budget; each with the nearest.
     """
     question = _question(job, cluster, measured, tokens, vocab_size)
-    wanted = layout if isinstance(layout, Layout) else Layout.parse(layout, where)
+    wanted = layout if isinstance(layout, Layout) else rules.read(layout, question.rule_facts, where)
     judged = _judged(question, wanted, where)
     best, scopes = decide(question, judged.candidates)
     listed = best_by_cut(judged.candidates)

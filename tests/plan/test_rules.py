@@ -43,8 +43,15 @@ BROKEN = [  # layout, rule, exit, words of the message, the nearest, facts
     ("tp=2", "a cut has a part for each rank", 10, "tp=2 cannot cut vocab_size = 1", "single", THIN),
     ("pp=64", "a stage has a layer", 10, "64 stages for 32 layers", "pp=8", HOST),
     ("cp=2:ring", "ring needs cuda", 10, "cp=2:ring on a CPU", "cp=2", CPU),
-    ("tp=2,cp=3:ulysses", "ulysses shares heads", 10, "cannot share 16 query heads", "tp=2", HOST),
-    ("tp=2,cp=4", "ranks have equal tokens", 10, "tp=2,cp=4 cannot cut a row of 36", "tp=2", SHORT),
+    (
+        "tp=2,cp=3:ulysses",
+        "ulysses shares heads",
+        10,
+        "cannot share 16 query heads",
+        "tp=2,cp=2:ulysses",
+        HOST,
+    ),
+    ("tp=2,cp=4", "ranks have equal tokens", 10, "tp=2,cp=4 cannot cut a row of 36", "tp=2,cp=3", SHORT),
     (
         "cp=2",
         "ranks have equal tokens",
@@ -59,7 +66,7 @@ BROKEN = [  # layout, rule, exit, words of the message, the nearest, facts
     ("cp=2:ring", "ring absent", 2, "cp=2:ring is not in this version", "cp=2", HOST),
     ("single,offload=all", "offload absent", 2, "offload=all is not in this version", "single", HOST),
     ("dp=2,compile=on", "compile needs a compiler", 10, "without a C++ compiler", "dp=2", CPU),
-    ("fsdp=12", "a rank has a device", 10, "12 ranks for 8 devices", "fsdp=6", HOST),
+    ("fsdp=12", "a rank has a device", 10, "12 ranks for 8 devices", "fsdp=8", HOST),
     ("fsdp=4,tp=4", "a rank has a device", 10, "16 ranks for 8 devices", "fsdp=2,tp=4", HOST),
     ("fsdp=12", "hosts are filled", 10, "half filled", "fsdp=8", FACTS),
     ("fsdp=6,tp=2", "hosts are filled", 10, "half filled", "fsdp=4,tp=2", FACTS),
@@ -77,7 +84,7 @@ BROKEN = [  # layout, rule, exit, words of the message, the nearest, facts
         "a schedule takes its micro-batches",
         10,
         "pp=4:1f1b cannot run 2 micro-batches",
-        "pp=4,mbs=21",
+        "pp=4,mbs=16",
         HOST,
     ),
     (
@@ -201,7 +208,7 @@ def test_the_repair_keeps_the_whole_book(layout: Layout, facts: Facts) -> None:
         assert near == layout
 
 
-@settings(max_examples=300)
+@settings(deadline=None, max_examples=300)
 @given(layouts(), st.sampled_from([FACTS, HOST, Facts(), SHARED, MOE]), st.booleans())
 def test_every_repair_parses_and_keeps_the_rule(layout: Layout, facts: Facts, auto: bool) -> None:
     if auto:
