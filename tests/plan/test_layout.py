@@ -250,8 +250,7 @@ ITEMS = st.sampled_from(
 )
 
 
-@settings(max_examples=400)
-@settings(deadline=None)
+@settings(deadline=None, max_examples=400)
 @given(st.lists(ITEMS, max_size=6).map(",".join) | st.text(max_size=12))
 def test_every_repair_is_itself_a_layout(text: str) -> None:
     with contextlib.suppress(Refused):
