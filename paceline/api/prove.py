@@ -224,7 +224,7 @@ def _prove(bench: Bench, subject: Subject, asked: Layout, leg: str, began: float
     layout = subject.dealt(asked)
     refuse_broken(subject, layout)
     exact, own = leg in ("both", "fp64"), leg in ("both", "job")
-    notes: list[str] = []
+    notes = list(subject.notes)
     if own and bench.precision == "fp64":
         notes.append("the job's own precision is float64: one leg is all there is")
         exact, own = True, False

@@ -86,12 +86,18 @@ class Case:
 
 @dataclass(frozen=True)
 class Proofs:
-    """All of them. ``refused``: pairs of features that the rule book does not let stand together."""
+    """All of them.
+
+    Attributes:
+        refused: pairs of features that the rule book does not let stand together.
+        notes: of each subject, what of its data was changed to meet what layouts cut, and what is not met.
+    """
 
     cases: tuple[Case, ...]
     refused: int
     seconds: float
     run: Run
+    notes: tuple[str, ...] = ()
 
     @property
     def proven(self) -> bool:
@@ -112,6 +118,7 @@ class Proofs:
             "proven": self.proven,
             "cases": [case.to_dict() for case in self.cases],
             "pairs_refused": self.refused,
+            "notes": list(self.notes),
             "seconds": round(self.seconds, 2),
             "run": self.run.name,
             "path": str(self.run.path),
@@ -250,7 +257,8 @@ def run_all(
             what_it_needs(bench, subject, case.planned.layout, leg) if key in failing[:MOST_ISOLATED] else ()
         )
         case.first = first_difference(found, case.planned.layout, needs)
-    proofs = Proofs(tuple(cases), refused, time.monotonic() - began, Run(bench.folder))
+    notes = tuple(f"{name}: {note}" for name in names for note in subjects[name].notes)
+    proofs = Proofs(tuple(cases), refused, time.monotonic() - began, Run(bench.folder), notes)
     write_evidence(
         bench.folder, proofs.to_dict(), {f"{k} {leg}": j for k in failing for leg, j in judged[k].items()}
     )
