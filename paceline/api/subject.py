@@ -57,6 +57,7 @@ class Subject:
             global_batch=self.job.train.global_batch_size,
             cpu=True,
             optimizer=self.job.optimizer.name,
+            sequence_length=self.job.data.sequence_length,
         )
 
     def refused(self, layout: Layout) -> tuple[Rule, str] | None:
