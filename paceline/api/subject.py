@@ -35,7 +35,7 @@ class Subject:
         name: of the reference's folder. job: in small. small: its widths, and what was made smaller.
         prepared: folder of the tokens. precision: the job's own, decided. steps: optimizer steps.
         folder: where references are written.
-        touch: rows and ids of the first step that differ from the job's, see ``recipes/borders.py``.
+        touch: its rows and ids that differ from the job's, see ``recipes/borders.py``.
         notes: what is met by them and what is not.
     """
 
@@ -148,10 +148,10 @@ def _met(subject: Subject, prepared: Prepared, layouts: Sequence[Layout]) -> Sub
 
     job = subject.job
     packed = PackedSet(prepared, "train", job.data.sequence_length, job.data.packing)
-    order = Order(job.train.seed, packed.rows, packed.groups)
+    order, batch = Order(job.train.seed, packed.rows, packed.groups), job.train.global_batch_size
     met = meet(
         packed,
-        [order.row_at(position) for position in range(job.train.global_batch_size)],
+        [[order.row_at(step * batch + n) for n in range(batch)] for step in range(subject.steps)],
         subject.small.widths.vocab_size,
         prepared.vocab,
         tp={layout.tp for layout in layouts},

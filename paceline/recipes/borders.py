@@ -1,7 +1,7 @@
 """The rows and ids that a proof looks at, so that what a layout cuts is met: documents by cp, the vocabulary by tp.
 
 A fault at a border shows only where the data has something there. Documents are *chosen*: a row of the job that has a
-border where none of the first step's has one stands in for one of these. Ids are *replaced*: tp cuts the vocabulary
+border where none of the proof's has one stands in for one of these. Ids are *replaced*: tp cuts the vocabulary
 where few texts have a token, and any id will do. What cannot be met is said by name. No torch: the launcher decides.
 
 Legend: T tokens of a row, C = T / (2·cp) of a chunk (``deliver/zigzag.py``), V rows of the vocabulary.
@@ -36,18 +36,25 @@ class Met:
 
 
 def meet(
-    packed: PackedSet, taken: Sequence[int], vocab_size: int, text_ids: int, *, tp: set[int], cp: set[int]
+    packed: PackedSet,
+    steps: Sequence[Sequence[int]],
+    vocab_size: int,
+    text_ids: int,
+    *,
+    tp: set[int],
+    cp: set[int],
 ) -> Met:
     """Choose and replace for every degree of ``tp`` and ``cp`` that a proof's layouts have.
 
     Args:
-        packed: the job's rows. taken: those of the first step, in order.
+        packed: the job's rows. steps: those of each step, in order; ids are replaced in the first step's only.
         vocab_size: of the model; tokens are taken modulo it. text_ids: of the tokenizer; what the model has beyond is
             padding.
     """
-    rows, said = _documents(packed, list(dict.fromkeys(taken)), cp)
+    taken = list(dict.fromkeys(row for step in steps for row in step))
+    rows, said = _documents(packed, taken, cp)
     chosen = TouchedSet(packed, Touch(rows))
-    ids, also = _ids(chosen, list(dict.fromkeys(taken)), vocab_size, text_ids, tp)
+    ids, also = _ids(chosen, list(dict.fromkeys(steps[0])), vocab_size, text_ids, tp)
     return Met(Touch(rows, ids), (*said, *also))
 
 
@@ -69,12 +76,17 @@ def _documents(
     instead: list[tuple[int, int]] = []
     others = {row: met for row, met in here.items() if row not in taken}
     while missing and spare and others:
-        best = max(others, key=lambda row: len(others[row] & missing))
+        best = max(others, key=lambda row: _worth(others[row] & missing))
         if not others[best] & missing:
             break
         missing -= others.pop(best)
         instead.append((spare.pop(0), best))
     return tuple(instead), _said_of_documents(wanted, missing, len(instead))
+
+
+def _worth(met: set[Place]) -> tuple[int, int]:
+    """Of a row: fewer have a border at an edge than inside a chunk, so those are taken first."""
+    return sum(kind == EDGE for _, kind, _ in met), len(met)
 
 
 def places(degree: int, length: int) -> list[Place]:
@@ -100,8 +112,8 @@ def _places_of(packed: PackedSet, wanted: Iterable[Place]) -> dict[int, set[Plac
 def _said_of_documents(wanted: set[Place], missing: set[Place], chosen: int) -> list[str]:
     notes = []
     if len(missing) < len(wanted):
-        rows = f"{chosen} row{'' if chosen == 1 else 's'} of the first step chosen so that"
-        how = rows if chosen else "the first step's rows are such that"
+        rows = f"{chosen} row{'' if chosen == 1 else 's'} chosen so that"
+        how = rows if chosen else "the job's rows are such that"
         notes.append(
             f"{how} documents begin at {len(wanted) - len(missing)} of {len(wanted)} places of cp shards"
         )

@@ -17,6 +17,7 @@ EXPERTS = {
 }
 MANY_EXPERTS = {**EXPERTS, "model.num_experts": 32, "model.num_experts_per_tok": 1}
 LONG_DOCUMENTS = {"data.train": "long/*.txt"}
+SOME_DOCUMENTS = {"data.train": "some/*.txt"}
 
 GRADIENT, VALUE, INITIAL = "gradient", "value", "initial value"
 LOSS, HELD_OUT, NORM = "loss", "held-out loss", "gradient norm"
@@ -50,6 +51,7 @@ class Fault:
 
 
 ROUTER = r"layers\.\d\.mlp\.gate\.weight"
+LOAD = r"layers\.\d\.mlp\.gate\.fraction"
 EMBEDDING = r"embed_tokens\.weight"
 EXPERT = r"layers\.\d\.mlp\.experts\.\w+"
 
@@ -105,7 +107,7 @@ FAULTS = [
     Fault("tp:target_at_border_counted_twice", "tp=2", GRADIENT, ANY, ("tp",), ("tp=2",), forward=True),
     Fault("tp:last_row_of_a_shard_lost", "tp=2", GRADIENT, ANY, ("tp",), ("tp=2",), forward=True),
     Fault("tp:lookup_gradient_leaks", "tp=2", GRADIENT, EMBEDDING, ("tp",), ("tp=2",)),
-    Fault("tp:counts_of_first_tp_rank", "tp=2", GRADIENT, ROUTER, ("tp",), ("tp=2",), step=2, job=EXPERTS),
+    Fault("tp:counts_of_first_tp_rank", "tp=2", VALUE, LOAD, ("tp",), ("tp=2",), job=EXPERTS),
     Fault(
         "data:third_sum_skipped",
         "tp=2",
@@ -122,6 +124,7 @@ FAULTS = [
     Fault(
         "cp:segments_stay_dealt", "cp=2", GRADIENT, ANY, ("cp",), ("cp=2",), forward=True, job=LONG_DOCUMENTS
     ),
+    # None of the first steps' rows has a document that begins at the edge of a chunk.
     Fault(
         "cp:border_at_an_edge_unseen",
         "cp=2",
@@ -130,7 +133,7 @@ FAULTS = [
         ("cp",),
         ("cp=2",),
         forward=True,
-        job=LONG_DOCUMENTS,
+        job=SOME_DOCUMENTS,
     ),
     Fault(
         "cp:heads_repeated_in_turn",
@@ -145,12 +148,11 @@ FAULTS = [
     Fault(
         "pipeline:twin_left_behind",
         "pp=2:zbv",
-        GRADIENT,
-        ANY,
+        VALUE,
+        EMBEDDING,
         ("pp",),
         ("pp=2", "schedule=zbv"),
-        step=2,
-        forward=True,
+        text="the update is not",
         job=DEEP_AND_TIED,
     ),
     Fault(
@@ -223,11 +225,10 @@ FAULTS = [
     Fault(
         "meeting:load_of_a_stage_not_summed",
         "dp=2,pp=2",
-        GRADIENT,
-        ROUTER,
+        VALUE,
+        LOAD,
         ("dp", ANY),
         ("dp=2", "pp=2"),
-        step=2,
         job=EXPERTS,
     ),
 ]

@@ -22,16 +22,23 @@ from tests.prove.faults import ALONE, FAULTS, HARMLESS, IN_TESTS, LONG_DOCUMENTS
 def job(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A job whose rows have several documents each, and targets at the border of a vocabulary cut in four.
 
-    257 bytes over four ranks: the second's first row is 65, "A". In ``long`` a row is a part of one document.
+    257 bytes over four ranks: the second's first row is 65, "A". In ``long`` a row is a part of one document, and in
+    ``some`` one of several rows has a border.
     """
     folder = tmp_path_factory.mktemp("planted")
     path = write_job(folder)
-    long = folder / "long"
+    long, some = folder / "long", folder / "some"
     long.mkdir()
+    some.mkdir()
     for file in sorted((folder / "corpus").glob("*.txt")):
         text = file.read_text(encoding="utf-8").replace("times", "A")
         (long / file.name).write_text(text, encoding="utf-8")
         file.unlink()
+        lines = text.splitlines(keepends=True)
+        for first in range(0, len(lines), 10):
+            (some / f"{file.stem}-{first:03d}.txt").write_text(
+                "".join(lines[first : first + 10]), encoding="utf-8"
+            )
         for number, line in enumerate(text.splitlines()[:40]):
             file.with_name(f"{file.stem}-{number:02d}.txt").write_text(f"{line}\n", encoding="utf-8")
     return path
