@@ -40,11 +40,11 @@ KINDS = {
 Keys = tuple[str, ...]
 LEVELS: tuple[tuple[Keys, float, float], ...] = (
     ((), 1.0, 0.0),
-    (("engine",), 0.5, 0.0),
+    (("engine",), 0.7, 0.08),
     (("family",), 0.7, 0.15),
-    (("accelerator", "products"), 0.5, 0.1),
+    (("accelerator", "products"), 0.8, 0.12),
     (("accelerator", "family"), 0.3, 0.1),
-    (("group",), 0.1, 0.06),
+    (("group",), 0.2, 0.08),
 )
 """(what two runs must have alike, multipliers' scale over ``KINDS``, scale of an offset)."""
 
@@ -55,10 +55,10 @@ class Scales:
 
     kinds: tuple[float, ...] = field(default_factory=lambda: tuple(KINDS.get(n, KIND) for n in NAMES))
     levels: tuple[tuple[Keys, float, float], ...] = LEVELS
-    reach: float = 1.5
+    reach: float = 2.0
     smooth: float = 0.1
     smooth_in_family: float = 0.1
-    noise: float = 0.03
+    noise: float = 0.04
 
 
 def covariance(a: Sequence[Example], b: Sequence[Example], scales: Scales) -> Matrix:

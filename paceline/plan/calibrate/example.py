@@ -24,6 +24,7 @@ class Example:
     Attributes:
         predicted: logarithm of the closed form's seconds. measured: of the measured seconds; None = not measured.
         shares: of the step by kind of work, in the order of ``rates.NAMES``. place: physical coordinates.
+        hosts: that the run was on.
         vote: who published it. Only weighs errors in a table, and thins what is learnt from; never a feature.
     """
 
@@ -38,6 +39,11 @@ class Example:
     shares: tuple[float, ...]
     place: tuple[float, ...]
     vote: str
+    hosts: int = 1
+
+    @property
+    def several_hosts(self) -> bool:
+        return self.hosts > 1
 
     @property
     def excess(self) -> float:
@@ -61,6 +67,7 @@ def example(case: Case) -> Example:
         shares=shares,
         place=place(case),
         vote=case.run.source_id,
+        hosts=case.cluster.hosts,
     )
 
 
@@ -81,6 +88,7 @@ def place(case: Case) -> tuple[float, ...]:
 
 
 _LISTS = {"shares": NAMES, "place": PLACES}
+_NUMBERS = ("predicted", "measured", "hosts")
 _WORDS = [field.name for field in fields(Example) if field.name not in _LISTS]
 
 
@@ -108,7 +116,8 @@ def read_examples(path: Path) -> list[Example]:
 
 def _example(row: dict[str, str]) -> Example:
     return Example(
-        **{name: row[name] for name in _WORDS if name not in ("predicted", "measured")},
+        **{name: row[name] for name in _WORDS if name not in _NUMBERS},
+        hosts=int(row["hosts"]),
         predicted=float(row["predicted"]),
         measured=float(row["measured"]) if row["measured"] else None,
         shares=tuple(float(row[name]) for name in NAMES),
