@@ -11,7 +11,19 @@ from hashlib import blake2b
 
 from paceline.plan.published.cases import Case
 
-ENGINES = (("nemo", "megatron"), ("megatron", "megatron"), ("fsdp", "fsdp"), ("torchtitan", "fsdp"))
+ENGINES = (
+    ("nemo", "megatron"),
+    ("megatron", "megatron"),
+    ("fsdp", "fsdp"),
+    ("torchtitan", "fsdp"),
+    ("torchtune", "fsdp"),
+    ("accelerate", "fsdp"),
+    ("maxtext", "xla"),
+    ("pax", "xla"),
+    ("jax", "xla"),
+    ("levanter", "xla"),
+    ("deepspeed", "deepspeed"),
+)
 """Programs that share their machinery: a word of the name → the engine."""
 
 

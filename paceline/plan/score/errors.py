@@ -38,19 +38,24 @@ class Errors:
         return asdict(self)
 
 
-def counts(one: Scored) -> bool:
-    """Whether a run says enough, and surely enough, for its error to say something of the planner.
+def trusted(one: Scored) -> bool:
+    """Whether a run is measured and says enough, and surely enough, to learn from it or to be judged by it.
 
     Blank columns of a user's own table count as trusted.
     """
-    measured = one.predicted is not None and one.example is not None and one.example.measured is not None
     run = one.run
     return (
-        measured
+        one.example is not None
+        and one.example.measured is not None
         and run.completeness in (*FULL, "")
         and run.quality in (*TRUSTED, "")
         and run.task in PRETRAINING
     )
+
+
+def counts(one: Scored) -> bool:
+    """Whether a prediction's error says something of the planner."""
+    return one.predicted is not None and trusted(one)
 
 
 def by_source(scored: Sequence[Scored]) -> list[Errors]:
