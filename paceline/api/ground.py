@@ -61,7 +61,9 @@ class Ground:
         }
 
 
-def settle(job: Job, layout: str, say: Say, progress: Callable[[dict[str, Any]], None]) -> Ground:
+def settle(
+    job: Job, layout: str, say: Say, progress: Callable[[dict[str, Any]], None], where: str = ""
+) -> Ground:
     """Measure (once a machine), prepare (once a corpus), plan.
 
     Args:
@@ -69,6 +71,7 @@ def settle(job: Job, layout: str, say: Say, progress: Callable[[dict[str, Any]],
         layout: ``auto`` or a layout.
         say: headings for the console.
         progress: told how far the preparation is.
+        where: the job file, for an error.
 
     Raises:
         Refused: whatever the data (20), the machine (13) or the rule book (10, 11, 12) refuses.
@@ -80,15 +83,14 @@ def settle(job: Job, layout: str, say: Say, progress: Callable[[dict[str, Any]],
     from paceline.compute.data.spec import DataSpec
     from paceline.plan.search import plan
 
+    spec = DataSpec.from_job(job, where)  # before a machine is measured for nothing
     machine = probe(environment())
     cluster = resolve_cluster(job.cluster.use, job.run.device)
     refuse_elsewhere(cluster)
     check_layout(job, layout)  # before minutes are spent on what it would refuse anyway
     measured = measured_or_measure(machine, say) if cluster.is_cpu else None
     job = decide_precision(job, measured, cluster)
-    prepared = prepare(
-        DataSpec.from_job(job), cache_folder() / "data", progress=progress, workers=machine.cores
-    )
+    prepared = prepare(spec, cache_folder() / "data", progress=progress, workers=machine.cores)
     found = plan(
         job,
         cluster=cluster,

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.api.ground import code_hash, decide_precision
 from paceline.api.isolate import isolate
-from paceline.api.jobs import MANY_TOKENS, Sets, load_job
+from paceline.api.jobs import MANY_TOKENS, Sets, load_job, run_of
+from paceline.api.naming import names_in_repairs
 from paceline.api.plan import measured_here, resolve_cluster
 from paceline.api.runs import Run, runs_root
 from paceline.api.subject import Subject, refuse_large, subject_of
@@ -28,6 +29,7 @@ from paceline.ledger.atomic import read_json, write_json
 from paceline.ledger.folder import NAME_BYTES, RunFolder, check_run_name, create
 from paceline.ledger.lock import Lock
 from paceline.ledger.outcome import Exit, Failed, PacelineError, Refused
+from paceline.ledger.plural import many
 from paceline.ledger.status import Heartbeat, Status
 from paceline.plan.layout import Layout
 from paceline.recipes.case import Case
@@ -39,6 +41,14 @@ if TYPE_CHECKING:
 LEAST_STEPS = 3
 LEGS = ("both", "fp64", "job")
 SHRINKS = ("auto", "off")
+STEPS_RULE = (
+    "a proof takes three steps: the first tells of gradients, the second of the optimizer's state, the third of what "
+    "both did"
+)
+SHRINK_RULE = (
+    "auto makes the model smaller for the proof and keeps what the layout divides; off takes it as it is"
+)
+LEG_RULE = "fp64 compares in float64, job in the job's own precision, both does one after the other"
 SINGLE = Layout()
 Say = Callable[[str, str], None]
 
@@ -101,7 +111,8 @@ def prove(
 
     Args:
         job: a job, a job file or a run.
-        layout: to prove; ``auto`` = the job's ``layout.use``, and where that is auto too, what the plan chooses.
+        layout: to prove; ``auto`` = of a run the layout that it trained with, of a job its ``layout.use``, and
+            where that is auto too, what the plan chooses.
         steps: optimizer steps, at least 3.
         shrink: ``auto`` makes the model smaller, keeping what the layout divides; ``off`` takes it as it is.
         leg: ``fp64``, ``job`` (the job's own precision) or both.
@@ -113,14 +124,16 @@ def prove(
         Failed: the ranks could not finish.
     """
     refuse_platform()
-    refuse_engine_world(environment())
     refuse_options(steps, shrink, leg)
-    loaded = load_job(job, set)
     say = sayer(on_message)
-    asked = asked_layout(loaded.job, str(layout))
     began = time.monotonic()
-    with ExitStack() as held:
+    with names_in_repairs(job, again="paceline prove") as names, ExitStack() as held:
+        refuse_engine_world(environment())
+        loaded = load_job(job, set)
+        word = trained_layout(job, str(layout), set, say)
+        asked = asked_layout(loaded.job, word)
         bench = open_bench(loaded, held, say)
+        names.run = bench.folder
         wanted = (SINGLE, asked)
         subject = bench.subject("reference", loaded.job, wanted, shrunk=shrink == "auto", steps=steps)
         refuse_large(subject, bench.machine.memory_bytes, asked.world_size)
@@ -137,6 +150,7 @@ class Bench:
     precision: str
     trials: Trials
     scratch: Path
+    say: Say
 
     def subject(
         self,
@@ -189,11 +203,10 @@ def open_bench(loaded: Loaded, held: ExitStack, say: Say) -> Bench:
     from paceline.launch.forkserver import warm
 
     job = loaded.job
+    spec = DataSpec.from_job(job, loaded.where)
     warm(["paceline.recipes.prove"])
     machine = probe(environment())
-    prepared = prepare(
-        DataSpec.from_job(job), cache_folder() / "data", progress=lambda row: None, workers=machine.cores
-    )
+    prepared = prepare(spec, cache_folder() / "data", progress=lambda row: None, workers=machine.cores)
     cluster = resolve_cluster("this", job.run.device)
     precision = decide_precision(job, measured_here(), cluster).train.precision
     name = check_run_name(job.run.name or "run")[: NAME_BYTES - len("-prove")]
@@ -217,21 +230,21 @@ def open_bench(loaded: Loaded, held: ExitStack, say: Say) -> Bench:
     )
     say("run", f"new: {folder.path}")
     trials = Trials(folder.logs, job.run.device, machine.cores, job.restart.hang_timeout)
-    return Bench(folder, machine, prepared, precision, trials, folder.evidence / "tensors")
+    return Bench(folder, machine, prepared, precision, trials, folder.evidence / "tensors", say)
 
 
 def _prove(bench: Bench, subject: Subject, asked: Layout, leg: str, began: float, say: Say) -> Proof:
     layout = subject.dealt(asked)
     refuse_broken(subject, layout)
     exact, own = leg in ("both", "fp64"), leg in ("both", "job")
-    notes: list[str] = []
+    notes = list(subject.notes)
     if own and bench.precision == "fp64":
         notes.append("the job's own precision is float64: one leg is all there is")
         exact, own = True, False
     ready(bench, subject, exact=exact, own=own)
     say(
         "prove",
-        f"one device is done; {layout.world_size} rank{'s' if layout.world_size > 1 else ''} of {asked}",
+        f"one device is done; now {many(layout.world_size, 'rank')} of {asked}",
     )
     judged = run_legs(bench, subject, layout, exact=exact, own=own)
     failing = next((j for j in judged.values() if not j.equal), None)
@@ -276,7 +289,13 @@ def references(
             case = subject.case(f"{subject.name} {leg}", layout, leg, write=write)
             cases[case.name] = subject, case
     ended: dict[str, PacelineError] = {}
-    for outcome in bench.trials.run([case for _, case in cases.values()]):
+    done = iter(range(1, len(cases) + 1))
+
+    def heard(outcome: Outcome) -> None:
+        bench.say("prove", f"one device: {next(done)} of {many(len(cases), 'training')} done")
+
+    bench.say("prove", f"one device first: {many(len(cases), 'training')} to compare with")
+    for outcome in bench.trials.run([case for _, case in cases.values()], heard):
         subject, case = cases[outcome.case.name]
         if outcome.error is not None:
             ended.setdefault(subject.name, outcome.error)
@@ -373,6 +392,15 @@ def _numbers(reports: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return reports
 
 
+def trained_layout(job: Job | str | Path, word: str, sets: Sets, say: Say) -> str:
+    """Where JOB is a run and nothing else is asked for: what it trained with, which its own job may leave to auto."""
+    run = run_of(job) if isinstance(job, str | Path) else None
+    if word not in ("", "auto") or run is None or "layout.use" in dict(sets) or run.layout.auto:
+        return word
+    say("layout", f"{run.layout}: what {run.name} trained with")
+    return str(run.layout)
+
+
 def asked_layout(job: Job, word: str) -> Layout:
     """The layout that is meant: the word's, the job's, or the plan's; closed, and checked by the rule book.
 
@@ -380,15 +408,11 @@ def asked_layout(job: Job, word: str) -> Layout:
         Refused: 2 or 10, with the nearest layout that runs.
     """
     from paceline.api.plan import plan
-    from paceline.plan.rules import Facts, check
+    from paceline.plan.rules import Facts, check, read
 
     text = job.layout.use if word in ("", "auto") else word
     where = "layout.use" if text is job.layout.use else "--layout"
-    layout = Layout.parse(text, where)
-    if layout.auto:
-        return plan(job, layout=text).layout
     cluster = resolve_cluster("this", job.run.device)
-    layout = layout.resolve(cluster.devices)
     facts = Facts(
         widths=job.model.widths(job.model.own_vocab_size() or MANY_TOKENS),
         global_batch=job.train.global_batch_size,
@@ -397,8 +421,11 @@ def asked_layout(job: Job, word: str) -> Layout:
         optimizer=job.optimizer.name,
         sequence_length=job.data.sequence_length,
     )
+    layout = read(text, facts, where)
+    if layout.auto:
+        return plan(job, layout=text).layout
     check(layout, facts, where)
-    return layout
+    return layout.resolve(cluster.devices)
 
 
 def refuse_broken(subject: Subject, layout: Layout) -> None:
@@ -418,10 +445,10 @@ def refuse_broken(subject: Subject, layout: Layout) -> None:
 
 def refuse_options(steps: int, shrink: str, leg: str) -> None:
     """Refuse (2) an option that is out of range."""
-    for name, seen, good, allowed, use in (
-        ("--steps", str(steps), steps >= LEAST_STEPS, f"{LEAST_STEPS} or more", str(LEAST_STEPS)),
-        ("--shrink", shrink, shrink in SHRINKS, ", ".join(SHRINKS), "auto"),
-        ("--leg", leg, leg in LEGS, ", ".join(LEGS), "both"),
+    for name, seen, good, rule, allowed, use in (
+        ("--steps", str(steps), steps >= LEAST_STEPS, STEPS_RULE, f"{LEAST_STEPS} or more", str(LEAST_STEPS)),
+        ("--shrink", shrink, shrink in SHRINKS, SHRINK_RULE, ", ".join(SHRINKS), "auto"),
+        ("--leg", leg, leg in LEGS, LEG_RULE, ", ".join(LEGS), "both"),
     ):
         if not good:
             raise Refused(
@@ -429,10 +456,7 @@ def refuse_options(steps: int, shrink: str, leg: str) -> None:
                 exit_code=Exit.USAGE,
                 key=name,
                 seen=seen,
-                rule="a proof takes three steps: the first tells of gradients, the second of the optimizer's state, "
-                "the third of what both did"
-                if name == "--steps"
-                else "the options of a proof are words",
+                rule=rule,
                 allowed=allowed,
                 use=f"{name} {use}",
             )

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline.api.jobs import Sets, load_job
+from paceline.api.naming import names_in_repairs
 from paceline.api.prove import (
     LEAST_STEPS,
     Bench,
@@ -30,6 +31,7 @@ from paceline.evidence.parity import Judged
 from paceline.launch.environment import refuse_engine_world
 from paceline.launch.machine import refuse_platform
 from paceline.ledger.outcome import Exit
+from paceline.ledger.plural import many
 from paceline.plan.combinations import MUST, absent, allowed, factors, layout_of
 from paceline.plan.covering import covering, uncovered
 from paceline.plan.layout import Layout
@@ -86,12 +88,18 @@ class Case:
 
 @dataclass(frozen=True)
 class Proofs:
-    """All of them. ``refused``: pairs of features that the rule book does not let stand together."""
+    """All of them.
+
+    Attributes:
+        refused: pairs of features that the rule book does not let stand together.
+        notes: of each subject, what of its data was changed to meet what layouts cut, and what is not met.
+    """
 
     cases: tuple[Case, ...]
     refused: int
     seconds: float
     run: Run
+    notes: tuple[str, ...] = ()
 
     @property
     def proven(self) -> bool:
@@ -112,6 +120,7 @@ class Proofs:
             "proven": self.proven,
             "cases": [case.to_dict() for case in self.cases],
             "pairs_refused": self.refused,
+            "notes": list(self.notes),
             "seconds": round(self.seconds, 2),
             "run": self.run.name,
             "path": str(self.run.path),
@@ -135,12 +144,13 @@ def prove_all(
         on_case: sees each case as soon as it is known. Others: as :func:`paceline.api.prove.prove`.
     """
     refuse_platform()
-    refuse_engine_world(environment())
     refuse_options(steps, shrink, leg)
-    loaded = load_job(job, set)
     say = sayer(on_message)
-    with ExitStack() as held:
+    with names_in_repairs(job, flags=f" --all {ranks}", again="paceline prove") as names, ExitStack() as held:
+        refuse_engine_world(environment())
+        loaded = load_job(job, set)
         bench = open_bench(loaded, held, say)
+        names.run = bench.folder
         every = tuple(
             Layout().replace(**{axis: n})
             for axis in ("dp", "fsdp", "tp", "pp", "cp")
@@ -168,11 +178,12 @@ def prove_all(
         said = next(iter(subjects.values())).small.said
         say(
             "prove",
-            f"{len(planned)} layouts of up to {ranks} ranks" + (f" · shrunk to {said}" if said else ""),
+            f"{many(len(planned), 'layout')} of up to {many(ranks, 'rank')}"
+            + (f" · shrunk to {said}" if said else ""),
         )
         legs = (leg in ("both", "fp64"), leg in ("both", "job") and bench.precision != "fp64")
         return bench.guarded(
-            f"up to {ranks} ranks",
+            f"up to {many(ranks, 'rank')}",
             lambda: run_all(bench, subjects, planned, legs, on_case, refused=len(uncovered(values, rows))),
         )
 
@@ -250,7 +261,8 @@ def run_all(
             what_it_needs(bench, subject, case.planned.layout, leg) if key in failing[:MOST_ISOLATED] else ()
         )
         case.first = first_difference(found, case.planned.layout, needs)
-    proofs = Proofs(tuple(cases), refused, time.monotonic() - began, Run(bench.folder))
+    notes = tuple(f"{name}: {note}" for name in names for note in subjects[name].notes)
+    proofs = Proofs(tuple(cases), refused, time.monotonic() - began, Run(bench.folder), notes)
     write_evidence(
         bench.folder, proofs.to_dict(), {f"{k} {leg}": j for k in failing for leg, j in judged[k].items()}
     )

@@ -74,9 +74,10 @@ class Run:
 
     @property
     def layout(self) -> Layout:
+        """What it trains with, whatever its job asked for; ``auto`` where nothing was decided."""
         from paceline.plan.layout import Layout
 
-        return Layout.parse(self.status.layout or "auto")
+        return Layout.parse(self.status.layout or _planned(self.folder) or "auto")
 
     @property
     def job(self) -> Job:
@@ -139,6 +140,13 @@ class Run:
     def delete(self) -> int:
         """Removes the run; returns the bytes freed. A run that a living process holds is refused (56)."""
         return self.folder.delete()
+
+
+def _planned(folder: RunFolder) -> str:
+    from paceline.ledger.records import read
+
+    decision = (read(folder, 1) or {}).get("decision")
+    return str(decision.get("layout", "")) if isinstance(decision, dict) else ""
 
 
 def runs(root: str | Path | None = None) -> list[Run]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +35,8 @@ class Subject:
         name: of the reference's folder. job: in small. small: its widths, and what was made smaller.
         prepared: folder of the tokens. precision: the job's own, decided. steps: optimizer steps.
         folder: where references are written.
+        touch: rows and ids of the first step that differ from the job's, see ``recipes/borders.py``.
+        notes: what is met by them and what is not.
     """
 
     name: str
@@ -44,6 +46,8 @@ class Subject:
     precision: str
     steps: int
     folder: Path
+    touch: dict[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     @property
     def facts(self) -> Facts:
@@ -53,6 +57,7 @@ class Subject:
             global_batch=self.job.train.global_batch_size,
             cpu=True,
             optimizer=self.job.optimizer.name,
+            sequence_length=self.job.data.sequence_length,
         )
 
     def refused(self, layout: Layout) -> tuple[Rule, str] | None:
@@ -78,6 +83,7 @@ class Subject:
             leg="fp64" if leg == "fp64" else "job",
             write=reference if write else "",
             against="" if write else reference,
+            touch=self.touch,
         )
 
     def dealt(self, layout: Layout) -> Layout:
@@ -130,7 +136,28 @@ def subject_of(
         {key: value for key, value in changes.items() if value is not None or _is_set(job, key)}
     )
     refuse_before_start(held, prepared, max(layout.data_degree for layout in layouts))
-    return Subject(name, held, small, prepared.folder, precision, steps, folder)
+    subject = Subject(name, held, small, prepared.folder, precision, steps, folder)
+    return _met(subject, prepared, layouts)
+
+
+def _met(subject: Subject, prepared: Prepared, layouts: Sequence[Layout]) -> Subject:
+    """The same on rows and ids that meet what these layouts cut."""
+    from paceline.compute.data.order import Order
+    from paceline.compute.data.packing import PackedSet
+    from paceline.recipes.borders import meet
+
+    job = subject.job
+    packed = PackedSet(prepared, "train", job.data.sequence_length, job.data.packing)
+    order = Order(job.train.seed, packed.rows, packed.groups)
+    met = meet(
+        packed,
+        [order.row_at(position) for position in range(job.train.global_batch_size)],
+        subject.small.widths.vocab_size,
+        prepared.vocab,
+        tp={layout.tp for layout in layouts},
+        cp={layout.cp for layout in layouts},
+    )
+    return replace(subject, touch=met.touch.to_dict(), notes=met.notes)
 
 
 def _is_set(job: Job, key: str) -> bool:

@@ -136,7 +136,7 @@ def _resumed(
             key="--resume",
             seen=f"state {status.state}, step {status.step}, no complete checkpoint",
             rule="a run given as JOB goes on from its latest checkpoint",
-            use=f"paceline train {folder.job_toml}",
+            use=f"paceline train {folder.job_toml}" + (f" --layout {status.layout}" if status.layout else ""),
             where=str(folder.checkpoints),
         )
     old = Job.load(folder.job_toml)

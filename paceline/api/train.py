@@ -6,12 +6,14 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from paceline.api.attempts import run_attempts
 from paceline.api.ground import Ground, settle
 from paceline.api.jobs import Sets, load_job
 from paceline.api.lines import PlainLines
+from paceline.api.naming import names_in_repairs
 from paceline.api.runs import Run, forget_stop, runs_root, stop_asked
 from paceline.api.start import begin, brief_of, headings, refuse_other_data
 from paceline.api.surroundings import environment
@@ -66,25 +68,27 @@ def train(
         Failed: what had started could not be finished; the run's status says so too.
     """
     refuse_platform()
-    refuse_engine_world(environment())
     allowed = tuple(allow_change)
     refuse_allowing_nothing(allowed, resume)
-    job, step = split_job(job, resume=resume)
-    loaded = load_job(job, set)
-    run_name = check_run_name(name if name is not None else loaded.job.run.name or "run")
-    root = runs_root(loaded.job.run.root if "run.root" in loaded.origins else None)
-    board = _Board(on_row, on_message, loaded.job.track.every)
-    with ExitStack() as held:
+    flags = f" --name {quote(name)}" if name is not None else ""
+    with names_in_repairs(job, flags=flags) as names, ExitStack() as held:
+        refuse_engine_world(environment())
+        job, step = split_job(job, resume=resume)
+        loaded = load_job(job, set)
+        run_name = check_run_name(name if name is not None else loaded.job.run.name or "run")
+        root = runs_root(loaded.job.run.root if "run.root" in loaded.origins else None)
+        board = _Board(on_row, on_message, loaded.job.track.every)
         old = find_old(job, root, run_name) if resume else None
         if old is not None:
+            names.run = old
             held.enter_context(Lock(old))  # before anything of it is read, let alone written
         target = find_target(job, loaded, old, allowed, step)
         wanted = _wanted(str(layout), target)
         _warm_up(wanted)
-        ground = settle(target.job, wanted, board.say, board.preparing)
+        ground = settle(target.job, wanted, board.say, board.preparing, loaded.where)
         refuse_past_the_end(target, ground.steps)
         refuse_other_data(target, ground)
-        folder = old or create(root, run_name)
+        folder = names.run = old or create(root, run_name)
         if old is None:
             held.enter_context(Lock(folder))
         started_unix_s = begin(folder, target, loaded, ground)

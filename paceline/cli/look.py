@@ -25,7 +25,7 @@ def list_runs(screen: Screen) -> Reply:
 
     rows = [_row(run) for run in runs()]
     if not rows:
-        return Reply([], f"no runs under {runs_root()}/ yet · start one: paceline train JOB")
+        return Reply([], f"no runs under {runs_root()}/ yet · start one: paceline train job.toml")
     return Reply(rows, lambda terminal: _runs_table(rows, terminal))
 
 

@@ -97,4 +97,5 @@ def summary(proofs: Mapping[str, Any]) -> str:
     counts.append(f"{proofs['pairs_refused']} pairs of features are refused by the rule book")
     head = "PROVEN  " if proofs["proven"] else "FAILED  "
     tail = "" if proofs["proven"] else " · exit 61"
-    return f"{head} {' · '.join(counts)} · {proofs['seconds']:.0f} s · {proofs['path']}/evidence/prove.json{tail}"
+    line = f"{head} {' · '.join(counts)} · {proofs['seconds']:.0f} s · {proofs['path']}/evidence/prove.json{tail}"
+    return "\n".join([*(f"{INDENT}{note}" for note in proofs["notes"]), line])

@@ -38,6 +38,11 @@ class Loaded:
         """The job file."""
         return self.files[-1]
 
+    @property
+    def where(self) -> str:
+        """The job file, as an error names it; empty for a job that was made in Python."""
+        return str(self.path) if self.files else ""
+
 
 def load(
     path: str | Path,

@@ -305,7 +305,7 @@ def _not_found(name: str, root: Path, exit_code: int) -> Refused:
         seen=f"{name}, under {root}/" + (f" with {len(names)} runs" if names else ", which holds no run"),
         rule="RUN is a path, a run's name, or 'last'",
         allowed=", ".join(near),
-        use=near[0] if near else "paceline train JOB",
+        use=near[0] if near else "paceline job new > job.toml, then paceline train job.toml",
     )
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+from paceline.plan.columns import Column, least
 from paceline.plan.model import (
     COMPUTE_BYTES,
     LOSS_CHUNK,
@@ -137,11 +138,11 @@ def head_gradient_bytes(widths: Widths, precision: str, tp: int = 1) -> float:
     return WIDE_BYTES[precision] * -(-widths.vocab_size // tp) * widths.hidden_size
 
 
-def loss_bytes(widths: Widths, precision: str, tokens: float, tp: int = 1) -> float:
+def loss_bytes(widths: Widths, precision: str, tokens: Column, tp: int = 1) -> Column:
     """While a chunk of tokens is scored: its logits, their wide copy and their gradient."""
     w, wide = COMPUTE_BYTES[precision], WIDE_BYTES[precision]
     each = wide + (2 * w if precision == "bf16" else 0)
-    return each * min(tokens, max(1, LOSS_CHUNK // widths.vocab_size)) * widths.vocab_size / tp
+    return each * least(tokens, max(1, LOSS_CHUNK // widths.vocab_size)) * widths.vocab_size / tp
 
 
 def block_bytes(kind: Widths, precision: str, tp: int = 1) -> float:

@@ -121,6 +121,7 @@ class Plan:
         distribute: more than one device. reason: why it stopped at that scope, with numbers.
         crossovers: what would change the answer. assumed: what was not measured or not known.
         what_if: one row for each value that was asked about.
+        measured_at: when this machine was measured; empty where it was not. busy: other programs ran meanwhile.
     """
 
     job: Job
@@ -138,6 +139,7 @@ class Plan:
     disk: Mapping[str, int] = field(default_factory=dict)
     what_if: Sequence[Mapping[str, Any]] = ()
     measured_at: str = ""
+    busy: bool = False
 
     @property
     def layout(self) -> Layout:
@@ -204,6 +206,7 @@ class Plan:
             "disk": dict(self.disk),
             "what_if": [dict(row) for row in self.what_if],
             "measured_at": self.measured_at,
+            "measured_busy": self.busy,
         }
 
     def record(self, command: str = "") -> dict[str, Any]:

@@ -128,6 +128,11 @@ class Layout:
         return self.dp * self.fsdp * self.tp * self.pp * self.cp
 
     @property
+    def sharded(self) -> bool:
+        """Whether fsdp cuts what a rank keeps."""
+        return self.fsdp > 1
+
+    @property
     def data_degree(self) -> int:
         """Over how many ranks the global batch is spread: dp · fsdp."""
         return self.dp * self.fsdp

@@ -103,6 +103,7 @@ def plan(
             for row in _what_if(job, question, measured, key, values, wanted, (tokens, vocab_size))
         ],
         measured_at=measured.at if measured and question.cluster.is_cpu else "",
+        busy=bool(getattr(question.speeds, "busy", False)),
     )
 
 

@@ -10,6 +10,7 @@ from paceline.plan.answer import GIB, Candidate, Plan, Rejection
 
 LABEL = 9
 NOTABLE = 4
+BUSY = "measured on a busy machine: may be far off"
 
 Column = tuple[str, Callable[[Candidate], str], bool]
 
@@ -42,9 +43,10 @@ def summary(plan: Plan) -> str:
     """One line: ``single (fsdp=2 is 1.3× slower here: …) · predicts 0.41 s a step, 1.2 GiB``."""
     why = plan.reason.partition(": ")[2] or plan.reason
     best = plan.best
-    return (
+    text = (
         f"{best.layout} ({why}) · predicts {seconds(best.step_s[1])} s a step, {best.memory_gib[2]:.1f} GiB"
     )
+    return f"{text} · {BUSY}" if plan.busy else text
 
 
 def answer(plan: Plan) -> str:
@@ -119,9 +121,9 @@ def _cluster(plan: Plan) -> str:
 
 
 def _measured(plan: Plan) -> str:
-    return (
-        f"measured {plan.measured_at[:10]}" if plan.measured_at else "not measured: catalogue, wide interval"
-    )
+    if not plan.measured_at:
+        return "not measured: catalogue, wide interval"
+    return f"measured {plan.measured_at[:10]}" + (" while busy, wide interval" if plan.busy else "")
 
 
 def _price(candidate: Candidate) -> str:

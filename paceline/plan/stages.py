@@ -7,6 +7,7 @@ product with the whole vocabulary, and often weighs as much as several layers.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 from paceline.plan.layout import Layout
 from paceline.plan.model import Widths, head_flops, kinds, layer_flops
@@ -22,7 +23,12 @@ def layer_costs(widths: Widths, sequence_length: int) -> list[int]:
 
 def stage_layers(layout: Layout, widths: Widths, sequence_length: int) -> list[range]:
     """The layers of each stage, the heaviest as light as can be, head counted."""
-    return split(layer_costs(widths, sequence_length), 0, head_flops(widths), layout.stages)
+    return list(_split(widths, sequence_length, layout.stages))
+
+
+@lru_cache(maxsize=4096)
+def _split(widths: Widths, sequence_length: int, stages: int) -> tuple[range, ...]:
+    return tuple(split(layer_costs(widths, sequence_length), 0, head_flops(widths), stages))
 
 
 def stage_units(stages: Sequence[range], widths: Widths, sequence_length: int) -> list[Seconds]:

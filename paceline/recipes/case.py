@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from paceline.plan.layout import Layout
@@ -19,6 +19,7 @@ class Case:
         rates: learning rate of each step; as many steps.
         held_out: held-out sequences to evaluate after the steps; 0 = none.
         leg: ``fp64`` (gradients and weights of each step, then the optimizer's state) or ``job`` (gradients only).
+        touch: of its data, see ``compute/data/touched.Touch``.
         write, against: folder of the reference to write, or to compare with.
     """
 
@@ -33,6 +34,7 @@ class Case:
     leg: str
     write: str = ""
     against: str = ""
+    touch: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def world_size(self) -> int:

@@ -142,7 +142,7 @@ def _measure(payload: Mapping[str, Any], bench: Bench) -> dict[str, Any]:
     wall_s, cpu_s = time.perf_counter(), time.process_time()
     found["matmul"] = matmul(bench)
     spent_s = (time.perf_counter() - wall_s) * bench.threads
-    found["cpu_share"] = round(min(1.0, (time.process_time() - cpu_s) / spent_s), 3)
+    found["cpu_share"] = round(min(1.0, bench.mean((time.process_time() - cpu_s) / spent_s)), 3)
     found["stream"] = [stream(bench)]
     found["optimizer"] = [optimizer(bench)]
     if bench.processes == 1:

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from paceline.compute.data.prepared import Prepared
+from paceline.compute.data.touched import Touch
 from paceline.deliver.device import Device, open_device
 from paceline.deliver.wire.record import CallRecorder
 from paceline.deliver.wire.slot import Slot
@@ -76,6 +77,7 @@ def run_case(case: Case, world: World | None, device: Device, stop: Stop = lambd
             world,
             device,
             Prepared.open(case.prepared),
+            Touch.read(case.touch),
         )
         if case.leg == "job" and case.write:
             routes.record(trial)

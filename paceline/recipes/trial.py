@@ -7,13 +7,14 @@ trains. This file is the only contact between a proof and the runtime.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from paceline.compute.data.prepared import Prepared
+from paceline.compute.data.touched import Touch, TouchedSet
 from paceline.deliver.device import Device
 from paceline.deliver.mesh import Mesh, build_mesh
 from paceline.deliver.wire.world import World
@@ -71,10 +72,12 @@ class Trial:
         world: World | None,
         device: Device,
         prepared: Prepared,
+        touch: Touch,
     ) -> Trial:
         """Build it (every rank calls this, in the same order)."""
         mesh = build_mesh(layout, rank, world)
         feed = Feed(job, prepared, mesh, device, layout.mbs)
+        feed.plan = replace(feed.plan, packed=TouchedSet(feed.train, touch))
         built = assemble(job, widths, precision, mesh, device)
         policy = built.policy(job, mesh, device, Ledger(None))
         return cls(mesh, device, feed, built, policy, widths.vocab_size)

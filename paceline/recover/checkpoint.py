@@ -73,7 +73,7 @@ def _newest_complete(folder: Path) -> Path | None:
             exit_code=Exit.DAMAGED,
             seen=", ".join(f"{p.name} of run {m.run_id}" for p, m in found[:4]),
             rule="`latest` says which step a run resumes from",
-            use="name the step: RUN@STEP",
+            use=f"name the step: {_run_name(folder)}@{manifest.step_of(found[0][0].name)}",
             where=str(folder),
         )
     return saved[0]

@@ -71,6 +71,28 @@ def test_a_failed_proof_ends_with_61_and_says_so_in_json(
     assert done.object["result"]["proven"] is False
 
 
+def test_what_the_data_is_changed_for_is_said_and_the_same_for_every_layout(job: Path) -> None:
+    from contextlib import ExitStack
+
+    from paceline.api.jobs import load_job
+    from paceline.api.prove import open_bench
+
+    with ExitStack() as held:
+        bench = open_bench(load_job(job), held, lambda field, text: None)
+        layouts = (Layout(), Layout.parse("tp=2,cp=2"))
+        subject = bench.subject("reference", load_job(job).job, layouts, shrunk=True, steps=3)
+        plain = bench.subject(
+            "reference", load_job(job).job, (Layout(), Layout.parse("dp=2")), shrunk=True, steps=3
+        )
+    assert any("so that every vocabulary border is met" in note for note in subject.notes)
+    assert any("places of cp shards" in note for note in subject.notes)
+    reference, cut = (subject.case("x", layout, write=layout == Layout()) for layout in layouts)
+    assert reference.touch == cut.touch == subject.touch
+    assert subject.touch["ids"]
+    assert plain.notes == ()
+    assert plain.touch == {"rows": [], "ids": []}
+
+
 def test_one_device_is_proven_too(job: Path) -> None:
     proof = pl.prove(job, "single", leg="fp64")
     assert proof.proven

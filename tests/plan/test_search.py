@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from paceline.ledger.outcome import Exit, Refused
 from paceline.plan.answer import Plan
 from paceline.plan.layout import Layout
 from paceline.plan.measured import Measured
+from paceline.plan.show import summary, table
 from tests.plan.answers import LLAMA, TINY, ask, job, machine, measurement
 
 
@@ -272,3 +274,36 @@ def test_a_batch_that_no_micro_batch_cuts_for_the_schedule_is_refused_by_the_boo
     assert caught.value.exit_code == Exit.RULE
     assert "micro-batch" in caught.value.message
     assert caught.value.use.startswith("--layout ")
+
+
+def _while_busy() -> Measured:
+    """One rank was timed while others held the cores, several ranks a moment later when they had gone."""
+    quiet = measurement(link=50e9, alone=80e9, shared=75e9)
+    slow = [
+        row | {"flops_per_s": row["flops_per_s"] / (1000 if row["processes"] == 1 else 1)}
+        for row in quiet.matmul
+    ]
+    blocks = [
+        row | {"layer_s": row["layer_s"] * (50 if row["processes"] == 1 else 1)} for row in quiet.blocks
+    ]
+    return replace(quiet, matmul=slow, blocks=blocks, dispatch_s=0.1, cpu_share=0.1)
+
+
+@pytest.mark.parametrize("cores", [2, 4, 8])
+def test_a_busy_measurement_never_makes_many_ranks_win(cores: int) -> None:
+    here = replace(machine(), devices=cores)
+    found = ask(cluster=here, measured=_while_busy(), top=50)
+    assert str(found.layout.replace(mbs=None)) == "single"
+    alone = found.best.step_s
+    for candidate in found.candidates:
+        assert alone[1] / candidate.step_s[1] <= 1.05 * cores, candidate.layout
+        assert candidate.step_s[0] <= alone[1] <= candidate.step_s[2] or candidate.step_s[1] > alone[1]
+
+
+def test_a_busy_measurement_is_said_where_the_plan_is() -> None:
+    busy, quiet = ask(measured=_while_busy()), ask()
+    assert "measured on a busy machine" in summary(busy)
+    assert "while busy" in table(busy)
+    assert busy.to_dict()["measured_busy"]
+    assert "busy" not in summary(quiet)
+    assert "busy" not in table(quiet)

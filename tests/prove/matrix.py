@@ -35,6 +35,9 @@ STEPS = 5
 LARGEST = 16
 """Ranks of the few cases that need more than the others may have: four axes of two."""
 
+CUTS = (Layout(), *(Layout().replace(**{axis: n}) for axis in ("tp", "cp") for n in (2, 4)))
+"""What the data of every family meets the borders of."""
+
 MOE = ("moe-softmax", "moe-sigmoid")
 SCHEDULES = ("1f1b", "interleaved", "gpipe", "zbv", "zero-bubble")
 """Of the required combinations, one each."""
@@ -76,7 +79,7 @@ def subjects_of(
                 missing[family] = refused.message
                 continue
             name = f"{family} {packing}"
-            found[name] = bench.subject(name, job, (Layout(),), shrunk=False, steps=steps, batch=BATCH)
+            found[name] = bench.subject(name, job, CUTS, shrunk=False, steps=steps, batch=BATCH)
     return found, missing
 
 

@@ -12,12 +12,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from math import ceil
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from paceline.compute.data.order import Order
-from paceline.compute.data.packing import IGNORE, PackedSet
+from paceline.compute.data.packing import IGNORE, PackedSet, Row
 from paceline.compute.data.prepared import Prepared
 from paceline.ledger.outcome import Exit, Refused
 
@@ -25,6 +25,23 @@ if TYPE_CHECKING:
     from paceline.job import Job
 
 PADDING_ROW = -1
+
+
+class Rows(Protocol):
+    """What batches are made of; see :class:`paceline.compute.data.packing.PackedSet`."""
+
+    @property
+    def rows(self) -> int: ...
+
+    @property
+    def sequence_length(self) -> int: ...
+
+    @property
+    def packing(self) -> str: ...
+
+    def row(self, row: int) -> Row: ...
+
+    def valid_tokens(self, rows: np.ndarray) -> np.ndarray: ...
 
 
 @dataclass(frozen=True)
@@ -61,7 +78,7 @@ class BatchPlan:
         Refused: 20 when there are fewer rows than data ranks; 2 for sizes below one.
     """
 
-    packed: PackedSet
+    packed: Rows
     order: Order
     global_batch_size: int
     data_rank: int = 0
@@ -174,7 +191,7 @@ def eval_batches(
         yield _batch(packed, rows, np.where(used, slots, -1))
 
 
-def _batch(packed: PackedSet, rows: np.ndarray, positions: np.ndarray) -> Batch:
+def _batch(packed: Rows, rows: np.ndarray, positions: np.ndarray) -> Batch:
     shape = (rows.size, packed.sequence_length)
     arrays = {"tokens": np.zeros(shape, np.int64), "targets": np.full(shape, IGNORE, np.int64)}
     if packed.packing == "masked":
@@ -193,7 +210,7 @@ def _batch(packed: PackedSet, rows: np.ndarray, positions: np.ndarray) -> Batch:
     return Batch(arrays, rows, positions, valid, target_bytes)
 
 
-def check_ranks(packed: PackedSet, data_degree: int) -> None:
+def check_ranks(packed: Rows, data_degree: int) -> None:
     """Refuses(20) a layout with more data ranks than there are rows to train on."""
     if packed.rows >= data_degree:
         return

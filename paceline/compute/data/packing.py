@@ -128,6 +128,17 @@ class PackedSet:
         count = 0 if self._lengths is None else int(self._lengths[valid].sum(dtype=np.int64))
         return Row(tokens, targets, segments, positions, count)
 
+    def borders(self, limit: int) -> tuple[np.ndarray, np.ndarray]:
+        """Where documents begin inside rows that hold several: int64[n] rows, int64[n] columns, at most ``limit``."""
+        found = [
+            (int(first) + starts // self.sequence_length, starts % self.sequence_length)
+            for part, first in zip(self._parts, self._first_rows, strict=False)
+            for starts in [part.starts_within(1, part.stream.tokens)[:limit]]
+        ]
+        rows, columns = (np.concatenate(each)[:limit] for each in zip(*found, strict=True))
+        inner = (columns > 0) & (rows < self.rows)
+        return rows[inner], columns[inner]
+
     def valid_tokens(self, rows: np.ndarray) -> np.ndarray:
         """int64[n]: how many targets count in each row, without reading a token."""
         return np.asarray([part.valid(local) for part, local in map(self._locate, rows.tolist())], np.int64)

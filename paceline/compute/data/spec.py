@@ -57,8 +57,8 @@ class DataSpec:
         return cls(as_items(train), held_out, **rest)
 
     @classmethod
-    def from_job(cls, job: Job) -> DataSpec:
-        """From a loaded job (its paths are absolute)."""
+    def from_job(cls, job: Job, where: str = "") -> DataSpec:
+        """From a loaded job (its paths are absolute); ``where`` is its file, for an error."""
         data = job.data
         if data.train is None:
             raise Refused(
@@ -68,6 +68,7 @@ class DataSpec:
                 seen="nothing",
                 rule="a job that trains names its text",
                 use='data.train = "corpus/*.txt"',
+                where=where,
             )
         return cls.of(
             data.train,

@@ -11,21 +11,25 @@ from __future__ import annotations
 
 from math import lcm
 
+from paceline.plan.columns import Column
 from paceline.plan.cost.held import Held
+from paceline.plan.cost.sheaf import Priced
 from paceline.plan.cost.terms import Delivered, Work, group_of
-from paceline.plan.layout import Layout
 from paceline.plan.model import Widths, key_width, query_width, value_width
 from paceline.plan.speed.speeds import Speeds
 
 
-def deliver(layout: Layout, work: Work, speeds: Speeds, devices: int, held: Held, rows: float) -> Delivered:
+def deliver(
+    layout: Priced, work: Work, speeds: Speeds, devices: Column, held: Held, rows: Column
+) -> Delivered:
     """Of one micro-batch of ``rows`` through one rank's part of the model. Nothing hides it: it is in the way."""
     if layout.cp == 1:
         return Delivered()
     group = group_of(layout.cp, layout.tp, devices)
     tokens = rows * work.sequence_length
     again = 1.5 if layout.recompute != "none" else 1.0  # the forward half, once more
-    seconds = sent = 0.0
+    seconds: Column = 0.0
+    sent: Column = 0.0
     for part in held.layers:
         if layout.cp_kind == "ulysses":
             size = tokens / layout.cp * work.weight_bytes * _exchanged(part.kind, layout.cp)

@@ -6,23 +6,28 @@ what a rank's experts compute or keep: it sends away as many tokens as it gets, 
 
 from __future__ import annotations
 
+from paceline.plan.columns import Column
 from paceline.plan.cost.held import Held
+from paceline.plan.cost.sheaf import Priced
 from paceline.plan.cost.terms import Delivered, Work, group_of
-from paceline.plan.layout import Layout
 from paceline.plan.speed.speeds import Speeds
 
 HOTTEST = 1.1  # the fullest rank's share of the tokens over the mean, with a balance loss
 COUNTS_S = 0.1e-3  # how many tokens come: a small exchange that the host waits for, forward only
 
 
-def deliver(layout: Layout, work: Work, speeds: Speeds, devices: int, held: Held, rows: float) -> Delivered:
+def deliver(
+    layout: Priced, work: Work, speeds: Speeds, devices: Column, held: Held, rows: Column
+) -> Delivered:
     """Of one micro-batch of ``rows`` through one rank's part of the model. Nothing hides it: it is in the way."""
     if layout.ep == 1:
         return Delivered()
     group = group_of(layout.ep, layout.etp, devices)
     tokens = rows * work.sequence_length / (layout.cp * layout.tp) * layout.etp
     again = 1.5 if layout.recompute != "none" else 1.0
-    seconds = sent = host = 0.0
+    seconds: Column = 0.0
+    sent: Column = 0.0
+    host = 0.0
     for part in held.layers:
         if not part.kind.num_experts:
             continue

@@ -10,25 +10,26 @@ Experts under ep are sharded over the ranks that hold the same ones.
 
 from __future__ import annotations
 
+from paceline.plan.columns import Column, most
 from paceline.plan.cost.held import Held, dense_shards, expert_shards
+from paceline.plan.cost.sheaf import Priced
 from paceline.plan.cost.terms import Delivered, Work, group_of, micro_batches
-from paceline.plan.layout import Layout
 from paceline.plan.speed.speeds import Group, Speeds
 
 UNIT_HOST_S = 0.4e-3  # FSDP2's hooks around one block, forward and backward
 
 
-def group(layout: Layout, devices: int) -> Group:
+def group(layout: Priced, devices: Column) -> Group:
     """The shards: neighbouring ranks but for tp, so a host is filled first."""
     return group_of(dense_shards(layout), layout.tp, devices)
 
 
-def expert_group(layout: Layout, devices: int) -> Group:
+def expert_group(layout: Priced, devices: Column) -> Group:
     """The ranks with the same experts."""
     return group_of(expert_shards(layout), layout.ep * layout.etp, devices)
 
 
-def units(layout: Layout, devices: int, held: Held) -> list[tuple[int, int, Group]]:
+def units(layout: Priced, devices: Column, held: Held) -> list[tuple[int, int, Group]]:
     """(parameters, how many such units, over whom each is sharded), as FSDP2 gathers them."""
     found = [(held.unit(part), part.count, group(layout, devices)) for part in held.layers]
     found.append((held.outer, 1, group(layout, devices)))
@@ -39,20 +40,22 @@ def units(layout: Layout, devices: int, held: Held) -> list[tuple[int, int, Grou
 
 
 def deliver(
-    layout: Layout, work: Work, speeds: Speeds, devices: int, held: Held, compute_s: float
+    layout: Priced, work: Work, speeds: Speeds, devices: Column, held: Held, compute_s: Column
 ) -> Delivered:
     """All-gathers and reduce-scatters of a step.
 
     Where compute hides them, the first gather, the last scatter and what is longer than the compute beside it
     stay exposed; elsewhere all of it does.
     """
-    if layout.fsdp == 1:
+    if not layout.sharded:
         return Delivered()
     micros = micro_batches(layout, work.global_batch)[1]
     gathers = {"zero3": 2 * micros, "zero2": 1, "zero1": 1}[layout.zero]
     scatters = 1 if layout.zero == "zero1" else micros
     world = layout.world_size
-    gather = scatter = sent = 0.0
+    gather: Column = 0.0
+    scatter: Column = 0.0
+    sent: Column = 0.0
     for size, times, ranks in units(layout, devices, held):
         whole, summed = size * work.weight_bytes, size * work.gradient_bytes
         gather += times * (speeds.collective_s("all_gather", whole, ranks) + speeds.copy_s(whole, world))
@@ -68,13 +71,13 @@ def deliver(
         forward, backward = compute_s / 3, 2 * compute_s / 3
         in_backward = scatters * scatter + (micros * gather if layout.zero == "zero3" else 0.0)
         in_forward = gather * (micros if layout.zero == "zero3" else 1)
-        exposed = ends + max(0.0, in_forward - forward) + max(0.0, in_backward - backward)
+        exposed = ends + most(0.0, in_forward - forward) + most(0.0, in_backward - backward)
     return Delivered(total, exposed, sent, UNIT_HOST_S * (held.depth + 1) * micros)
 
 
-def memory(layout: Layout, work: Work, held: Held) -> dict[str, float]:
+def memory(layout: Priced, work: Work, held: Held) -> dict[str, float]:
     """Whole weights that live beside the shards, and the buffers of a reduce-scatter."""
-    if layout.fsdp == 1:
+    if not layout.sharded:
         return {}
     layer = max((held.unit(part) + held.apart * part.parameters.experts for part in held.layers), default=0)
     largest = max(layer, held.outer)

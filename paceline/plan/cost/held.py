@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
+from paceline.plan.columns import Column
+from paceline.plan.cost.sheaf import Priced
 from paceline.plan.layout import Layout
 from paceline.plan.model import LayerParameters, Widths, cut, held_layer, held_outer, kinds
 from paceline.plan.stages import stage_layers
@@ -63,57 +65,92 @@ class Held:
         return part.parameters.dense if self.apart else part.parameters.total
 
 
-def held_by(layout: Layout, widths: Widths, sequence_length: int) -> tuple[Held, ...]:
+@dataclass(frozen=True)
+class Share:
+    """What a ``pp`` coordinate has of the model, whatever cuts its layers: how many of each kind, and which ends."""
+
+    counts: tuple[int, ...]
+    embeds: bool
+    predicts: bool
+
+
+Alike = tuple[tuple[Held, int, int], ...]
+
+
+def held_by(layout: Priced, widths: Widths, sequence_length: int) -> tuple[Held, ...]:
     """What each ``pp`` coordinate holds, in their order; one without a pipeline."""
-    cut = (layout.pp, layout.vpp, layout.schedule, layout.tp, layout.ep, layout.etp)
-    return _held(widths, sequence_length if layout.pp > 1 else 1, *cut)
+    return tuple(
+        _held(widths, share, layout.tp, layout.ep, layout.etp)
+        for share in shares(widths, sequence_length, layout.pp, layout.vpp, layout.schedule)
+    )
 
 
-@lru_cache(maxsize=4096)
-def alike(places: tuple[Held, ...]) -> tuple[tuple[Held, int, int], ...]:
+def places(layout: Priced, widths: Widths, sequence_length: int) -> Alike:
     """(what is held, by how many coordinates, the first of them): coordinates that hold the same are alike."""
-    found: dict[Held, list[int]] = {}
-    for place, held in enumerate(places):
-        found.setdefault(held, []).append(place)
-    return tuple((held, len(which), which[0]) for held, which in found.items())
+    pipeline = (layout.pp, layout.vpp, layout.schedule)
+    return _places(
+        widths, sequence_length if layout.pp > 1 else 1, pipeline, layout.tp, layout.ep, layout.etp
+    )
+
+
+@lru_cache(maxsize=8192)
+def _places(widths: Widths, length: int, pipeline: tuple[int, int, str], tp: int, ep: int, etp: int) -> Alike:
+    return tuple(
+        (_held(widths, share, tp, ep, etp), count, first)
+        for share, count, first in alike(shares(widths, length, *pipeline))
+    )
 
 
 @lru_cache(maxsize=4096)
-def _held(
-    widths: Widths, length: int, pp: int, vpp: int, schedule: str, tp: int, ep: int, etp: int
-) -> tuple[Held, ...]:
-    layout = Layout(pp=pp, vpp=vpp, schedule=schedule, tp=tp, ep=ep, etp=etp)
+def alike(each: tuple[Share, ...]) -> tuple[tuple[Share, int, int], ...]:
+    """(share, of how many coordinates, the first of them)."""
+    found: dict[Share, list[int]] = {}
+    for place, share in enumerate(each):
+        found.setdefault(share, []).append(place)
+    return tuple((share, len(which), which[0]) for share, which in found.items())
+
+
+@lru_cache(maxsize=4096)
+def shares(widths: Widths, length: int, pp: int, vpp: int, schedule: str) -> tuple[Share, ...]:
+    """Of each coordinate."""
+    layout = Layout(pp=pp, vpp=vpp, schedule=schedule)
     stages = stage_layers(layout, widths, length)
-    found = []
-    for place in range(pp):
-        mine = [stage for stage in range(layout.stages) if layout.stage_rank(stage) == place]
-        numbers = {layer for stage in mine for layer in stages[stage]}
-        layers = tuple(
-            Layers(cut(kind, tp, ep, etp), held_layer(kind, tp, ep, etp), len(numbers & set(which)))
-            for kind, which in kinds(widths)
-            if numbers & set(which)
-        )
-        embeds, predicts = 0 in mine, layout.stages - 1 in mine
-        tables, rest = held_outer(widths, tp, embeds=embeds, predicts=predicts)
-        found.append(Held(widths, layers, embeds, predicts, tables, tables + rest, ep * etp > 1))
-    return tuple(found)
+    numbers = [frozenset(which) for _, which in kinds(widths)]
+    counts = [[0] * len(numbers) for _ in range(pp)]
+    for stage, layers in enumerate(stages):
+        mine = counts[layout.stage_rank(stage)]
+        for layer in layers:
+            mine[next(i for i, which in enumerate(numbers) if layer in which)] += 1
+    first, last = layout.stage_rank(0), layout.stage_rank(layout.stages - 1)
+    return tuple(Share(tuple(mine), place == first, place == last) for place, mine in enumerate(counts))
 
 
-def dense_shards(layout: Layout) -> int:
+@lru_cache(maxsize=8192)
+def _held(widths: Widths, share: Share, tp: int, ep: int, etp: int) -> Held:
+    layers = tuple(
+        Layers(cut(kind, tp, ep, etp), held_layer(kind, tp, ep, etp), count)
+        for (kind, _), count in zip(kinds(widths), share.counts, strict=True)
+        if count
+    )
+    tables, rest = held_outer(widths, tp, embeds=share.embeds, predicts=share.predicts)
+    return Held(widths, layers, share.embeds, share.predicts, tables, tables + rest, ep * etp > 1)
+
+
+def dense_shards(layout: Priced) -> Column:
     """Ranks over which fsdp cuts what is not an expert's: context shards hold weights too."""
-    return layout.fsdp * layout.cp if layout.fsdp > 1 else 1
+    return layout.fsdp * layout.cp if layout.sharded else 1
 
 
-def same_experts(layout: Layout) -> int:
+def same_experts(layout: Priced) -> Column:
     """Ranks of a stage that hold the same experts."""
     return layout.dp * layout.fsdp * layout.cp * layout.tp // (layout.ep * layout.etp)
 
 
-def expert_shards(layout: Layout) -> int:
+def expert_shards(layout: Priced) -> Column:
     """Ranks over which fsdp cuts the experts' state."""
-    return same_experts(layout) if layout.fsdp > 1 else 1
+    return same_experts(layout) if layout.sharded else 1
 
 
-def rank_states(layout: Layout, held: Held) -> float:
+def rank_states(layout: Priced, held: Held) -> Column:
     """Parameters whose master value, gradient and optimizer state one rank keeps."""
     return held.dense / dense_shards(layout) + held.experts / expert_shards(layout)

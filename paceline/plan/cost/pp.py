@@ -8,38 +8,41 @@ weights equally long it agrees (``tests/plan/cost/test_pp.py``).
 
 from __future__ import annotations
 
+from paceline.plan.columns import Column, least
 from paceline.plan.cost.held import Held
+from paceline.plan.cost.sheaf import Priced
 from paceline.plan.cost.terms import Delivered, Work, group_of
-from paceline.plan.layout import Layout
 from paceline.plan.pipeline.counts import per_round
 from paceline.plan.speed.speeds import Speeds
 
 ACTION_S = 0.3e-3  # what the schedule's loop costs around one forward or backward
 
 
-def waiting(layout: Layout) -> float:
+def waiting(layout: Priced) -> float:
     """Which part of the others' single micro-batch the slowest coordinate waits for."""
     share = {"zero-bubble": 1 / 3, "zbv": 1 / 6, "dualpipev": 1 / 3}.get(layout.schedule, 1.0)
     return share / layout.vpp if layout.schedule in ("interleaved", "zero-bubble") else share
 
 
-def in_flight(layout: Layout, place: int, micros: int) -> float:
+def in_flight(layout: Priced, place: int, micros: Column) -> Column:
     """Micro-batches whose activations a coordinate keeps at once, in units of all of its layers."""
     pp, vpp = layout.pp, layout.vpp
     if pp == 1:
         return 1.0
     if layout.schedule == "gpipe":
-        return float(micros)
+        return 1.0 * micros
     if layout.schedule in ("interleaved", "zero-bubble"):
         hop = 2 if layout.schedule == "interleaved" else 1
         ahead = (vpp - 1) * per_round(layout, micros) + hop * (pp - 1 - place) + 1
         late = place if layout.schedule == "zero-bubble" else 0  # micro-batches whose weights are still owed
-        return float(min(micros, (ahead + late) / vpp))
+        return 1.0 * least(micros, (ahead + late) / vpp)
     most = {"1f1b": pp - place, "zbv": pp, "dualpipev": pp + 0.5}[layout.schedule]
-    return float(min(micros, most))
+    return 1.0 * least(micros, most)
 
 
-def deliver(layout: Layout, work: Work, speeds: Speeds, devices: int, held: Held, rows: float) -> Delivered:
+def deliver(
+    layout: Priced, work: Work, speeds: Speeds, devices: Column, held: Held, rows: Column
+) -> Delivered:
     """Of one micro-batch: the stream to the next stage and its gradient back, for each stage that is here.
 
     Sends run beside compute where the device can; a receive is waited for.
@@ -56,7 +59,7 @@ def deliver(layout: Layout, work: Work, speeds: Speeds, devices: int, held: Held
     return Delivered(seconds, exposed, edges * size, 2 * layout.vpp * ACTION_S)
 
 
-def tied(layout: Layout, work: Work, speeds: Speeds, devices: int, held: Held) -> Delivered:
+def tied(layout: Priced, work: Work, speeds: Speeds, devices: Column, held: Held) -> Delivered:
     """The gradient of a weight that the first and the last stage share, once a step."""
     ends = held.embeds + held.predicts
     apart = layout.stages > 1 and layout.stage_rank(layout.stages - 1) != 0

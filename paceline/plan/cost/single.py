@@ -10,10 +10,11 @@ from paceline.plan.activations import (
     mask_bytes,
     outer_activation_bytes,
 )
+from paceline.plan.columns import Column, most
 from paceline.plan.cost.held import Held, rank_states
 from paceline.plan.cost.pp import in_flight
+from paceline.plan.cost.sheaf import Priced
 from paceline.plan.cost.terms import Work, micro_batches
-from paceline.plan.layout import Layout
 from paceline.plan.model import Widths, cut, norm_parameters
 from paceline.plan.speed.speeds import Speeds
 
@@ -23,7 +24,7 @@ RECOMPUTED = {"none": 1.0, "selective": 1.05, "full": 4 / 3}
 """Compute of a layer over that without: ``full`` is one more forward; ``selective`` what lies between products."""
 
 
-def compute_s(layout: Layout, work: Work, speeds: Speeds, held: Held, rows: int) -> float:
+def compute_s(layout: Priced, work: Work, speeds: Speeds, held: Held, rows: Column) -> Column:
     """Forward and backward of one micro-batch of ``rows`` through what is held, padding included."""
     world, length, mbs = layout.world_size, work.sequence_length, rows / layout.cp
     layers = sum(
@@ -33,17 +34,17 @@ def compute_s(layout: Layout, work: Work, speeds: Speeds, held: Held, rows: int)
     return recomputed(layout, speeds) * layers + outer
 
 
-def recomputed(layout: Layout, speeds: Speeds) -> float:
+def recomputed(layout: Priced, speeds: Speeds) -> float:
     """Compute of the layers over that of the same without recompute."""
     return 1 + speeds.factors.recompute * (RECOMPUTED[layout.recompute] - 1)
 
 
-def host_s(layout: Layout, work: Work) -> float:
+def host_s(layout: Priced, work: Work) -> Column:
     """What Python does between micro-batches and steps."""
     return STEP_S + MICRO_BATCH_S * micro_batches(layout, work.global_batch)[1]
 
 
-def memory(layout: Layout, work: Work, held: Held, place: int = 0) -> dict[str, float]:
+def memory(layout: Priced, work: Work, held: Held, place: int = 0) -> dict[str, Column]:
     """Bytes of one rank by purpose. ``place`` is its coordinate of the pipeline."""
     local = rank_states(layout, held)
     return {
@@ -55,7 +56,7 @@ def memory(layout: Layout, work: Work, held: Held, place: int = 0) -> dict[str, 
     }
 
 
-def activations(layout: Layout, work: Work, held: Held, place: int = 0) -> float:
+def activations(layout: Priced, work: Work, held: Held, place: int = 0) -> Column:
     """The largest sum that lives at once: what is kept of the micro-batches in flight, and the work at its peak.
 
     That is reached where backward begins: in the loss with its chunk of logits, or in a layer with its gradients;
@@ -65,26 +66,28 @@ def activations(layout: Layout, work: Work, held: Held, place: int = 0) -> float
     tokens = rows * work.sequence_length / layout.cp
     kept = _kept(layout, work, held, tokens, layout.recompute)
     flying = in_flight(layout, place, micros)
-    working = loss_bytes(work.widths, work.precision, tokens, layout.tp) if held.predicts else 0.0
+    working: Column = 0.0
+    if held.predicts:
+        working = loss_bytes(work.widths, work.precision, tokens, layout.tp)
     for part in held.layers:
         at_work = tokens * block_bytes(part.kind, work.precision, layout.tp)
         if layout.recompute != "none":
             at_work += tokens * _layer(layout, work, part.kind, "none")
-        working = max(working, at_work)
-    received = 0.0
+        working = most(working, at_work)
+    received: Column = 0.0
     # Of a pipeline: the stream that comes next and the gradient that leaves; what is in flight is a kept input.
     if layout.pp > 1:
         received = 2 * layout.vpp * tokens / layout.tp * work.widths.hidden_size * work.weight_bytes
     return flying * kept + working + received
 
 
-def _layer(layout: Layout, work: Work, kind: Widths, recompute: str) -> float:
+def _layer(layout: Priced, work: Work, kind: Widths, recompute: str) -> float:
     return layer_activation_bytes(kind, work.precision, work.sequence_length, layout.tp, recompute)
 
 
-def _kept(layout: Layout, work: Work, held: Held, tokens: float, recompute: str) -> float:
+def _kept(layout: Priced, work: Work, held: Held, tokens: Column, recompute: str) -> Column:
     """Of one micro-batch, between its forward and its backward."""
-    kept = 0.0
+    kept: Column = 0.0
     for part in held.layers:
         kept += part.count * tokens * _layer(layout, work, part.kind, recompute)
         if recompute != "full":
@@ -95,9 +98,9 @@ def _kept(layout: Layout, work: Work, held: Held, tokens: float, recompute: str)
     return kept
 
 
-def _cast_weights(layout: Layout, work: Work, held: Held) -> float:
+def _cast_weights(layout: Priced, work: Work, held: Held) -> float:
     """bfloat16 copies that backward needs, where fsdp does not hold the weights in that type already."""
-    if work.precision != "bf16" or layout.fsdp > 1:
+    if work.precision != "bf16" or layout.sharded:
         return 0.0
     each = [part.parameters.total * (1 if layout.recompute == "full" else part.count) for part in held.layers]
     layers = max(each, default=0) if layout.recompute == "full" else sum(each)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from paceline.plan.cluster import Cluster
+from paceline.plan.columns import Column, choose, index_of_most, is_column, least, most, some
 from paceline.plan.cost import cp, dp, ep, fsdp, pp, single, tp
-from paceline.plan.cost.held import Held, alike, held_by, rank_states, same_experts
+from paceline.plan.cost.held import Alike, Held, places, rank_states, same_experts
+from paceline.plan.cost.sheaf import Priced
 from paceline.plan.cost.terms import Delivered, Estimate, Work, micro_batches, padding_rows
-from paceline.plan.layout import Layout
 from paceline.plan.speed.speeds import Speeds
 
 CONTENTION = 1.1  # compute beside overlapped communication is slower by this
@@ -15,15 +16,23 @@ COMMUNICATOR_BYTES = 500 << 20  # NCCL buffers of one process group
 INSIDE = (tp, cp, ep, pp)
 """Axes whose messages lie inside each micro-batch."""
 
-Memory = tuple[dict[str, float], float, float, float]
+Memory = tuple[dict[str, float], Column, Column, Column]
 
 
-def memory_of(layout: Layout, work: Work, speeds: Speeds, cluster: Cluster) -> Memory:
-    """(bytes by purpose, allocated, reserved, device) of the fullest rank; on a CPU the last two are resident."""
-    places = alike(held_by(layout, work.widths, work.sequence_length))
+def memory_of(layout: Priced, work: Work, speeds: Speeds, cluster: Cluster) -> Memory:
+    """(bytes by purpose, allocated, reserved, device) of the fullest rank; on a CPU the last two are resident.
+
+    Of a sheaf the bytes are columns, and not told apart by purpose.
+    """
     # Earlier coordinates have more micro-batches in flight, so of those that hold the same the first is fullest.
-    parts = max((_rank_memory(layout, work, held, first) for held, _, first in places), key=_sum)
-    allocated = _sum(parts)
+    ranks = [
+        _rank_memory(layout, work, held, first)
+        for held, _, first in places(layout, work.widths, work.sequence_length)
+    ]
+    sums = [sum(parts.values()) for parts in ranks]
+    fullest = index_of_most(sums)
+    parts = {} if is_column(fullest) else ranks[fullest]
+    allocated = most(*sums)
     reserved = allocated * SLACK
     if cluster.is_cpu:
         resident = reserved + speeds.base_bytes
@@ -31,29 +40,26 @@ def memory_of(layout: Layout, work: Work, speeds: Speeds, cluster: Cluster) -> M
     return parts, allocated, reserved, reserved + speeds.base_bytes + groups(layout) * COMMUNICATOR_BYTES
 
 
-def _sum(parts: dict[str, float]) -> float:
-    return sum(parts.values())
-
-
-def _rank_memory(layout: Layout, work: Work, held: Held, place: int) -> dict[str, float]:
+def _rank_memory(layout: Priced, work: Work, held: Held, place: int) -> dict[str, Column]:
     parts = single.memory(layout, work, held, place)
     parts |= dp.memory(layout, work, held) | fsdp.memory(layout, work, held)
-    if micro_batches(layout, work.global_batch)[1] == 1:
+    alone = micro_batches(layout, work.global_batch)[1] == 1
+    if some(alone):
         # One micro-batch: gradients appear as activations go, so the larger of the two is the peak.
-        both = min(parts["activations"], parts["gradients"])
-        parts["gradients"] -= both * 0.5 if layout.fsdp > 1 else both
+        both = least(parts["activations"], parts["gradients"])
+        parts["gradients"] -= choose(alone, both * 0.5 if layout.sharded else both, 0.0)
     return parts
 
 
-def groups(layout: Layout) -> int:
+def groups(layout: Priced) -> Column:
     """Communicators of a rank."""
-    found = sum(layout.degree(axis) > 1 for axis in ("tp", "pp", "cp", "ep", "fsdp"))
-    found += dp.replicas(layout) > 1
-    return found + (layout.ep > 1 and same_experts(layout) > 1)
+    found: Column = sum(layout.degree(axis) > 1 for axis in ("tp", "pp", "cp", "ep"))
+    found = found + layout.sharded + 1 * (dp.replicas(layout) > 1)
+    return found + (layout.ep > 1) * (same_experts(layout) > 1)
 
 
 def estimate(
-    layout: Layout, work: Work, speeds: Speeds, cluster: Cluster, memory: Memory | None = None
+    layout: Priced, work: Work, speeds: Speeds, cluster: Cluster, memory: Memory | None = None
 ) -> Estimate:
     """Seconds, bytes and memory of one step of ``layout``, which is closed and has its micro-batch.
 
@@ -61,35 +67,22 @@ def estimate(
     """
     rows, micros = micro_batches(layout, work.global_batch)
     devices = layout.world_size if cluster.is_cpu else cluster.near
-    places = alike(held_by(layout, work.widths, work.sequence_length))
-    each = [
-        (
-            single.compute_s(layout, work, speeds, held, rows),
-            sum((axis.deliver(layout, work, speeds, devices, held, rows) for axis in INSIDE), Delivered()),
-        )
-        for held, _, _ in places
-    ]
-    one, inside = max(each, key=lambda pair: pair[0] + pair[1].exposed_s)
-    everyone = sum(
-        count * (seconds + sent.exposed_s)
-        for (seconds, sent), (_, count, _) in zip(each, places, strict=True)
-    )
+    held = places(layout, work.widths, work.sequence_length)
+    one, inside, everyone = _micro_batch(layout, work, speeds, devices, held, rows)
     factors = speeds.factors
     idle = factors.idle * pp.waiting(layout) * (everyone - one - inside.exposed_s)
-    fullest = max((held for held, _, _ in places), key=lambda held: rank_states(layout, held))
     compute = micros * one
     delivered = inside.times(micros)
-    delivered += fsdp.deliver(layout, work, speeds, devices, fullest, compute)
-    delivered += dp.deliver(layout, work, speeds, devices, fullest, 2 / 3 * one)
-    delivered += tp.sums(layout, work, speeds, devices, fullest)
-    delivered += pp.tied(layout, work, speeds, devices, fullest)
+    once, states = _once_a_step(layout, work, speeds, devices, held, compute, one)
+    delivered += once
     hidden = delivered.total_s - delivered.exposed_s
-    if speeds.overlaps and hidden > 0:
-        compute += (CONTENTION - 1) * factors.contention * min(compute, hidden)
+    if speeds.overlaps:
+        beside = most(0.0, least(compute, hidden))
+        compute = compute + (CONTENTION - 1) * factors.contention * beside
     seconds = {
         "compute": compute,
         "deliver": factors.exposed * delivered.exposed_s,
-        "update": speeds.optimizer_s(rank_states(layout, fullest), layout.world_size),
+        "update": speeds.optimizer_s(states, layout.world_size),
         "host": factors.host * (single.host_s(layout, work) + delivered.host_s),
         "idle": idle,
     }
@@ -107,3 +100,41 @@ def estimate(
         reserved_bytes=reserved,
         device_bytes=device,
     )
+
+
+def _micro_batch(
+    layout: Priced, work: Work, speeds: Speeds, devices: Column, held: Alike, rows: Column
+) -> tuple[Column, Delivered, Column]:
+    """Of the slowest coordinate: compute and messages of a micro-batch; and the seconds of all coordinates."""
+    one: Column = 0.0
+    inside, everyone = Delivered(), 0.0
+    for place, (part, count, _) in enumerate(held):
+        seconds = single.compute_s(layout, work, speeds, part, rows)
+        sent = sum((axis.deliver(layout, work, speeds, devices, part, rows) for axis in INSIDE), Delivered())
+        everyone = everyone + count * (seconds + sent.exposed_s)
+        slower = True if place == 0 else seconds + sent.exposed_s > one + inside.exposed_s
+        one, inside = choose(slower, seconds, one), sent.where(slower, inside)
+    return one, inside, everyone
+
+
+def _once_a_step(
+    layout: Priced,
+    work: Work,
+    speeds: Speeds,
+    devices: Column,
+    held: Alike,
+    compute_s: Column,
+    micro_batch_s: Column,
+) -> tuple[Delivered, Column]:
+    """What the rank with the most states sends beside its micro-batches, and how many states it has."""
+    states = [rank_states(layout, part) for part, _, _ in held]
+    fullest = index_of_most(states)
+    found = Delivered()
+    for place, (part, _, _) in enumerate(held):
+        if some(fullest == place):
+            sent = fsdp.deliver(layout, work, speeds, devices, part, compute_s)
+            sent += dp.deliver(layout, work, speeds, devices, part, 2 / 3 * micro_batch_s)
+            sent += tp.sums(layout, work, speeds, devices, part)
+            sent += pp.tied(layout, work, speeds, devices, part)
+            found = sent.where(fullest == place, found)
+    return found, most(*states)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from paceline.plan.layout import Layout
+from paceline.plan.columns import Column, choose, least, most
+from paceline.plan.cost.sheaf import Priced
 from paceline.plan.model import COMPUTE_BYTES, MASTER_BYTES, Parameters, Widths, parameters
 from paceline.plan.speed.speeds import Group
 
@@ -51,10 +52,10 @@ class Work:
 class Delivered:
     """Communication of one rank in a step: seconds in all, seconds that compute does not hide, bytes sent."""
 
-    total_s: float = 0.0
-    exposed_s: float = 0.0
-    sent_bytes: float = 0.0
-    host_s: float = 0.0
+    total_s: Column = 0.0
+    exposed_s: Column = 0.0
+    sent_bytes: Column = 0.0
+    host_s: Column = 0.0
 
     def __add__(self, other: Delivered) -> Delivered:
         return Delivered(
@@ -64,7 +65,17 @@ class Delivered:
             self.host_s + other.host_s,
         )
 
-    def times(self, count: float) -> Delivered:
+    def where(self, condition: Column, other: Delivered | None = None) -> Delivered:
+        """This where the condition holds, else ``other`` (nothing)."""
+        other = other or Delivered()
+        return Delivered(
+            choose(condition, self.total_s, other.total_s),
+            choose(condition, self.exposed_s, other.exposed_s),
+            choose(condition, self.sent_bytes, other.sent_bytes),
+            choose(condition, self.host_s, other.host_s),
+        )
+
+    def times(self, count: Column) -> Delivered:
         """The same, ``count`` times."""
         return Delivered(
             count * self.total_s, count * self.exposed_s, count * self.sent_bytes, count * self.host_s
@@ -73,7 +84,7 @@ class Delivered:
 
 @dataclass(frozen=True)
 class Estimate:
-    """One layout's predicted step, before uncertainty.
+    """One layout's predicted step, before uncertainty; of a sheaf each figure is a column.
 
     Attributes:
         seconds: compute, deliver (exposed), update, host, idle (a pipeline that fills and drains); their sum
@@ -82,38 +93,39 @@ class Estimate:
         memory: bytes by purpose, of the fullest rank.
     """
 
-    layout: Layout
-    seconds: Mapping[str, float]
-    hidden_s: float
-    padding_s: float
-    recompute_s: float
-    sent_bytes: float
+    layout: Priced
+    seconds: Mapping[str, Column]
+    hidden_s: Column
+    padding_s: Column
+    recompute_s: Column
+    sent_bytes: Column
     memory: Mapping[str, float]
-    allocated_bytes: float
-    reserved_bytes: float
-    device_bytes: float
+    allocated_bytes: Column
+    reserved_bytes: Column
+    device_bytes: Column
 
     @property
-    def step_s(self) -> float:
+    def step_s(self) -> Column:
         return sum(self.seconds.values())
 
 
-def group_of(ranks: int, apart: int, devices: int) -> Group:
+def group_of(ranks: Column, apart: Column, devices: Column) -> Group:
     """A group whose neighbours stand ``apart`` ranks apart, on hosts of ``devices``."""
-    return Group(ranks, max(1, min(ranks, devices // apart)))
+    return Group(ranks, most(1, least(ranks, devices // apart)))
 
 
-def micro_batches(layout: Layout, global_batch: int) -> tuple[int, int]:
+def micro_batches(layout: Priced, global_batch: int) -> tuple[Column, Column]:
     """(rows, how many such micro-batches) of one data rank in a step, as ``compute/data/batches.py`` deals.
 
     All have one shape: the fewest rows that fit, at most ``mbs``.
     """
     degree = layout.data_degree
-    count = -(-global_batch // (degree * (layout.mbs or layout.data_rows(global_batch))))
+    mbs = layout.data_rows(global_batch) if layout.mbs is None else layout.mbs
+    count = -(-global_batch // (degree * mbs))
     return -(-global_batch // (degree * count)), count
 
 
-def padding_rows(layout: Layout, global_batch: int) -> int:
+def padding_rows(layout: Priced, global_batch: int) -> Column:
     """Rows of weight zero in a step, over all ranks."""
     rows, count = micro_batches(layout, global_batch)
     return rows * count * layout.data_degree - global_batch

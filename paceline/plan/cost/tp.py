@@ -8,13 +8,16 @@ head: one gather and its mirror, and two numbers a token for the maximum and the
 
 from __future__ import annotations
 
+from paceline.plan.columns import Column
 from paceline.plan.cost.held import Held, dense_shards
+from paceline.plan.cost.sheaf import Priced
 from paceline.plan.cost.terms import Delivered, Work, group_of
-from paceline.plan.layout import Layout
 from paceline.plan.speed.speeds import Speeds
 
 
-def deliver(layout: Layout, work: Work, speeds: Speeds, devices: int, held: Held, rows: float) -> Delivered:
+def deliver(
+    layout: Priced, work: Work, speeds: Speeds, devices: Column, held: Held, rows: Column
+) -> Delivered:
     """Of one micro-batch of ``rows`` through one rank's part of the model. Nothing hides it: it is in the way."""
     if layout.tp == 1:
         return Delivered()
@@ -26,7 +29,7 @@ def deliver(layout: Layout, work: Work, speeds: Speeds, devices: int, held: Held
         part.count * again * 2 * (1 + bool(part.kind.intermediate_size)) for part in held.layers
     )
     pairs += held.embeds + held.predicts
-    small = 0.0
+    small: Column = 0.0
     if held.predicts:
         numbers = rows * work.sequence_length / layout.cp * 3 * work.master_bytes
         small = speeds.collective_s("all_reduce", numbers, group)
@@ -35,7 +38,7 @@ def deliver(layout: Layout, work: Work, speeds: Speeds, devices: int, held: Held
     return Delivered(seconds, seconds, sent)
 
 
-def sums(layout: Layout, work: Work, speeds: Speeds, devices: int, held: Held) -> Delivered:
+def sums(layout: Priced, work: Work, speeds: Speeds, devices: Column, held: Held) -> Delivered:
     """Gradients of the weights that tp does not cut: each rank has those of its part of the tokens; once a step."""
     if layout.tp == 1:
         return Delivered()

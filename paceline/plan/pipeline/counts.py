@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from itertools import count
 from typing import Protocol
 
+from paceline.plan.columns import Column, most
+
 
 class Pipeline(Protocol):
     """What is needed of a layout (:class:`paceline.plan.layout.Layout` has it)."""
@@ -30,24 +32,23 @@ class Pipeline(Protocol):
     def stage_rank(self, stage: int, /) -> int: ...
 
 
-def per_round(layout: Pipeline, micro_batches: int) -> int:
+def per_round(layout: Pipeline, micro_batches: Column) -> Column:
     """Micro-batches that a rank takes through one of its stages before it turns to the next."""
     return micro_batches // rounds(layout, micro_batches)
 
 
-def rounds(layout: Pipeline, micro_batches: int) -> int:
+def rounds(layout: Pipeline, micro_batches: Column) -> Column:
     """How often a rank goes through all of its stages."""
-    return max(1, micro_batches // layout.pp)
+    return most(1, micro_batches // layout.pp)
 
 
-def takes(layout: Pipeline, micro_batches: int) -> bool:
+def takes(layout: Pipeline, micro_batches: Column) -> Column:
     """Whether the layout's schedule can run this number of micro-batches; any number without a pipeline."""
-    if micro_batches < 1:
-        return False
+    some = micro_batches >= 1
     if layout.pp <= 1 or layout.schedule in ("gpipe", "zbv"):
-        return True
+        return some
     if layout.schedule in ("interleaved", "zero-bubble"):
-        return micro_batches % rounds(layout, micro_batches) == 0
+        return some & (micro_batches % rounds(layout, micro_batches) == 0)
     return micro_batches >= _least(layout)
 
 

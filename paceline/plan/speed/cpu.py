@@ -8,10 +8,11 @@ processes.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from paceline.plan.activations import layer_activation_bytes
+from paceline.plan.chance import NINETY
 from paceline.plan.cluster import Cluster
 from paceline.plan.measured import Measured, nearest
 from paceline.plan.model import WIDE_BYTES, Widths, expert_features, features, head_flops, layer_flops
@@ -33,6 +34,15 @@ MEASURED_SIGMA = {"compute": 0.2, "deliver": 0.25, "update": 0.15, "host": 0.5, 
 CATALOGUE_SIGMA = {"compute": 0.55, "deliver": 0.8, "update": 0.6, "host": 0.7, "idle": 0.3, "own": 0.25}
 
 
+def busy_sigma(cores: int) -> Mapping[str, float]:
+    """So wide that the most that ``cores`` ranks can gain over one device lies inside a layout's own interval.
+
+    What else ran while one rank was timed need not have run while two were: the ratio of two figures says nothing,
+    and the simplest layout stands until a quiet machine says otherwise.
+    """
+    return {**CATALOGUE_SIGMA, "own": max(CATALOGUE_SIGMA["own"], math.log(max(2, cores)) / NINETY)}
+
+
 class CpuSpeeds:
     """Speeds of the ranks of one CPU host; ``cores // ranks`` threads each."""
 
@@ -45,9 +55,8 @@ class CpuSpeeds:
         self.sheet = cluster.accelerator
         self.measured = measured
         self.base_bytes = (measured.process_bytes if measured else 0) or PROCESS_BYTES
-        self.sigma: Mapping[str, float] = (
-            MEASURED_SIGMA if measured and not measured.busy else CATALOGUE_SIGMA
-        )
+        self.busy = measured is not None and measured.busy
+        self.sigma: Mapping[str, float] = MEASURED_SIGMA if measured else CATALOGUE_SIGMA
         assumed = []
         if measured is None:
             assumed.append(
@@ -56,12 +65,13 @@ class CpuSpeeds:
         elif measured.matmul_flops(precision, 512, 1, 1) is None:
             assumed.append(f"{precision} was not measured here: taken from the catalogue")
             self.sigma = CATALOGUE_SIGMA
-        elif measured.busy:
+        if measured is not None and measured.busy:
+            self.sigma = busy_sigma(self.cores)
             assumed.append(
                 f"this machine was busy when it was measured (got {measured.cpu_share:.0%} of its cores): wide "
                 "interval, no MFU; the next `paceline train` on a quiet machine measures again"
             )
-        elif not measured.collectives:
+        elif measured is not None and not measured.collectives:
             assumed.append("collectives of this host were not measured: loopback from the catalogue")
         self.assumed = tuple(assumed)
         self._factors: dict[tuple[Any, ...], tuple[float, float]] = {}
@@ -72,7 +82,7 @@ class CpuSpeeds:
 
     def peak_flops(self, world: int) -> float:
         """0 where it is not known: a peak that was taken on a busy machine would give an MFU above 1."""
-        if self.measured is not None and self.measured.busy:
+        if self.busy:
             return 0.0
         threads, at_once, slower = self._sharing(world)
         return self._matmul(1024, threads, at_once) / slower
@@ -81,13 +91,15 @@ class CpuSpeeds:
         threads, at_once, slower = self._sharing(world)
         plain = self._block(kind, sequence_length, mbs, threads, at_once, tp)
         factor, _ = self._factor("layer_s", kind, sequence_length, mbs, threads, at_once)
-        return slower * plain * factor
+        least_s = self._least_s(world, lambda: self.block_s(kind, sequence_length, mbs, 1, tp))
+        return max(slower * plain * factor, least_s)
 
     def outer_s(self, widths: Widths, sequence_length: int, mbs: float, world: int) -> float:
         threads, at_once, slower = self._sharing(world)
         plain = self._outer(widths, sequence_length, mbs, threads, at_once)
         factor, _ = self._factor("outer_s", widths, sequence_length, mbs, threads, at_once)
-        return slower * plain * factor
+        least_s = self._least_s(world, lambda: self.outer_s(widths, sequence_length, mbs, 1))
+        return max(slower * plain * factor, least_s)
 
     def distance(self, widths: Widths, sequence_length: int, mbs: float) -> float:
         """How far (natural logarithm) the nearest measured block is from this one; infinite when none is."""
@@ -103,11 +115,13 @@ class CpuSpeeds:
         )
         wide = WIDE_BYTES[self.precision] / 4
         update = wide * parameters / rate if rate else 28 * wide * parameters / self._stream(threads, at_once)
-        return slower * (update + CLIP_BYTES * wide * parameters / self._stream(threads, at_once))
+        found = slower * (update + CLIP_BYTES * wide * parameters / self._stream(threads, at_once))
+        return max(found, self._least_s(world, lambda: self.optimizer_s(parameters, 1)))
 
     def copy_s(self, size_bytes: float, world: int) -> float:
         threads, at_once, slower = self._sharing(world)
-        return slower * 2 * size_bytes / self._stream(threads, at_once)
+        found = slower * 2 * size_bytes / self._stream(threads, at_once)
+        return max(found, self._least_s(world, lambda: self.copy_s(size_bytes, 1)))
 
     def collective_s(self, op: str, size_bytes: float, group: Group) -> float:
         n = group.ranks
@@ -122,6 +136,10 @@ class CpuSpeeds:
         passes = 2 if op == "all_reduce" else 1
         rate = self.sheet.link_bytes_per_s / max(1.0, n / self.cores)
         return LOOPBACK_S * (n - 1) + passes * (n - 1) / n * size_bytes / rate
+
+    def _least_s(self, world: int, alone_s: Callable[[], float]) -> float:
+        """Of a busy measurement: ``world`` ranks together are at most as many times faster as there are cores."""
+        return alone_s() * world / self.cores if self.busy and world > 1 else 0.0
 
     def _sharing(self, world: int) -> tuple[int, int, float]:
         """(threads of a rank, ranks that run at once, slow-down of ranks that wait for a core)."""

@@ -72,3 +72,17 @@ def evaluation_forgets_positions(layout: Layout, rank: int) -> Patches:
         return original(self, {k: v for k, v in batch.items() if keep or k != "positions"})
 
     yield instead("update.passes:InTurn.forward_only", forward_only)
+
+
+@planted
+def border_at_an_edge_unseen(layout: Layout, rank: int) -> Patches:
+    """Documents are told apart inside each chunk, so one that begins where a chunk does goes on from the last one."""
+
+    def take(original: Any, batch: Mapping[str, Tensor], degree: int, index: int) -> dict[str, Tensor]:
+        taken = original(batch, degree, index)
+        segments = batch["segments"]
+        begins = segments.diff(dim=1, prepend=segments[:, :1])
+        begins[:, :: segments.shape[1] // (2 * degree)] = 0
+        return {**taken, "segments": begins.cumsum(1).to(segments.dtype)}
+
+    yield instead("deliver.cp:take", take)

@@ -58,3 +58,14 @@ def counts_of_first_tp_rank(layout: Layout, rank: int) -> Patches:
         return original(self, counts.mul_(0) if self.mesh.at["tp"] else counts)
 
     yield instead("update.every_step:EveryStep._sum_over_stage", summed)
+
+
+@planted
+def last_row_of_a_shard_lost(layout: Layout, rank: int) -> Patches:
+    """``>=`` for ``>``: the last row of each rank's vocabulary is nobody's, and its token has no embedding."""
+
+    def lookup(original: Any, self: Any, tokens: Tensor, weight: Tensor, vocab_size: int) -> Tensor:
+        found = original(self, tokens, weight, vocab_size)
+        return found.masked_fill((tokens == self.rows(vocab_size).stop - 1)[..., None], 0)
+
+    yield instead("deliver.tp:CutVocabulary.lookup", lookup)
