@@ -1,6 +1,7 @@
 # make demo    one real run through all five phases, from nothing but Python
 # make test    everything that CI checks
 # make prove   every layout against one device: families x axes x features, pairwise, in float64; planted faults
+# make plan-accuracy  predictions against published runs, by source; exit 1 when a bar is missed
 # make bench   ratios against the shortest hand-written loop, and of start-up; the dry run at full depth
 # Each sets up .venv first; PYTHON chooses the interpreter (3.11 or later).
 
@@ -9,7 +10,7 @@ BIN := .venv/bin
 JOBS ?= 2
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test lint prove bench clean
+.PHONY: demo test lint prove bench plan-accuracy clean
 
 .venv/.run: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Paceline needs Python 3.11 or later: make PYTHON=python3.12 ...")'
@@ -40,6 +41,9 @@ bench: .venv/.dev
 	$(BIN)/python benchmarks/step_overhead.py
 	$(BIN)/python benchmarks/start.py
 	$(BIN)/python benchmarks/dry_run_depth.py
+
+plan-accuracy: .venv/.dev
+	$(BIN)/python -m benchmarks.plan_accuracy
 
 clean:
 	rm -rf .venv build dist *.egg-info

@@ -9,7 +9,7 @@ import typer
 
 from paceline.cli.frame import Here, Later
 from paceline.cli.screen import Reply, Screen
-from paceline.cli.words import ClusterWord, JobWord, LayoutWord, Sets, split_sets
+from paceline.cli.words import ClusterWord, JobWord, LayoutWord, MaybeJobWord, Sets, split_sets
 
 if TYPE_CHECKING:
     from paceline.api.draw import Drawing
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def plan(
     screen: Screen,
-    job: JobWord,
+    job: MaybeJobWord = None,
     cluster: ClusterWord = None,
     layout: LayoutWord = None,
     top: Annotated[int, typer.Option("--top", metavar="N", min=1, help="candidates to show")] = 5,
@@ -53,9 +53,36 @@ def plan(
     rank: Annotated[
         int | None, typer.Option("--rank", metavar="R", help="the rank of --dry-run, from 0")
     ] = None,
+    score: Annotated[
+        str | None,
+        typer.Option("--score", metavar="CSV", help="predict the measured runs of a table; no JOB"),
+    ] = None,
+    calibrate: Annotated[
+        str | None, typer.Option("--calibrate", metavar="CSV", help="runs that --score may learn from")
+    ] = None,
+    out: Annotated[
+        str | None, typer.Option("--out", metavar="CSV", help="file for the predictions of --score")
+    ] = None,
+    anchors: Annotated[
+        int, typer.Option("--anchors", metavar="N", min=0, help="--score: runs of its own group it may use")
+    ] = 0,
     sets: Sets = None,
 ) -> Reply:
     """Which layout, on what hardware, and is it worth it at all, or one device. Starts nothing."""
+    from paceline.cli import score as scoring
+
+    plans: dict[str, object] = {
+        "--cluster": cluster,
+        "--layout": layout,
+        "--what-if": what_if,
+        "--scale": scale,
+        "--save": save,
+    }
+    plans |= {"--draw": draw, "--dry-run": dry_run, "--rank": rank is not None, "--set": sets}
+    plans |= {"--objective": objective, "--deadline": deadline, "--budget": budget}
+    scoring.refuse_mixed(score, job, plans, {"--calibrate": calibrate, "--out": out, "--anchors": anchors})
+    if score is not None or job is None:
+        return scoring.reply(screen, score or "", calibrate, out, anchors)
     from paceline.api.jobs import load_job
     from paceline.api.plan import check_save, parse_counts, parse_what_if, scale_by
     from paceline.api.plan import plan as make_plan
@@ -181,9 +208,6 @@ HERE = (
                 "K",
                 "paceline train JOB --layout L, a few steps each",
             ),
-            Later("--score", "compare predictions with runs of a table", "03", "CSV"),
-            Later("--calibrate", "fit to the runs of a table", "03", "CSV"),
-            Later("--out", "where --score writes", "03", "CSV"),
         ),
     ),
 )

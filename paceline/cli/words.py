@@ -11,6 +11,9 @@ from paceline.cli import complete
 JobWord = Annotated[
     str, typer.Argument(metavar="JOB", help="a job file, or a run", autocompletion=complete.job_words)
 ]
+MaybeJobWord = Annotated[
+    str | None, typer.Argument(metavar="JOB", help="a job file, or a run", autocompletion=complete.job_words)
+]
 RunWord = Annotated[
     str,
     typer.Argument(

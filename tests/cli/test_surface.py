@@ -14,7 +14,7 @@ INTERFACE: dict[str, tuple[str, str, str]] = {
     "plan": (
         "Decide", "",
         "--cluster --layout --top --what-if --objective --deadline --budget --measure --scale --save --draw "
-        "--dry-run --rank --score --calibrate --out --set",
+        "--dry-run --rank --score --calibrate --anchors --out --set",
     ),
     "prove": ("Decide", "", "--layout --all --steps --leg --shrink --set"),
     "claim": ("Decide", "05", "--ablate --shadow --canary"),

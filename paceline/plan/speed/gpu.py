@@ -42,6 +42,10 @@ GROUPED = 0.6  # of a plain product's rate: the experts' grouped one
 ATTENTION_RATE = 0.45  # of the matmul rate, causal flash, forward and backward
 UNFUSED_RATE = 0.6  # of batched products of whole score matrices
 UNFUSED_PASSES = 12.0  # over the scores, in 16 bits: mask, softmax, dropout, forward and backward
+ALIGNED = (
+    8  # elements of a 16-bit head: NVIDIA's rule for tensor cores (Matrix Multiplication Background, ch. 4)
+)
+UNALIGNED = 4.0  # attention's products of other widths
 PASSES = 3.0
 LOSS_PASSES = 6.0
 MEMORY_REACHED = 0.85
@@ -138,6 +142,8 @@ class GpuSpeeds:
         """The core: scores and their product with the values."""
         _, core = layer_flops(kind, sequence_length)
         slower = self._times["attention"]
+        if kind.head_dim % ALIGNED:
+            slower *= UNALIGNED
         if self.software.fused:
             flops = core if self.software.causal else 2 * core
             return tokens * flops * slower / (ATTENTION_RATE * self._rate)

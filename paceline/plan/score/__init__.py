@@ -1,0 +1,1 @@
+"""The planner held to measured runs: what it predicts for each, and how far off it is."""

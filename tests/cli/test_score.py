@@ -1,0 +1,64 @@
+"""``plan --score`` as a user types it."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.shell import paceline
+
+HEAD = "id,gpu_type,n_gpus,layers,hidden,heads,ffn,vocab,seq_len,global_batch,micro_batch,step_time_s,framework\n"
+ROW = "a,H100-SXM-80GB,8,32,4096,32,14336,128256,8192,64,1,9.5,own\n"
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    path = tmp_path / "history.csv"
+    path.write_text(HEAD + ROW + ROW.replace("a,", "b,", 1).replace(",8192,64,1,9.5", ",8192,64,1,"))
+    return path
+
+
+def test_own_history_is_scored_and_written(table: Path) -> None:
+    done = paceline("plan", "--score", "history.csv", "--out", "predicted.csv", cwd=table.parent)
+    assert done.code == 0, done.err
+    assert "2 of 2 runs predicted" in done.out
+    assert "saved    predicted.csv: 2 predictions" in done.err
+    with (table.parent / "predicted.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["status"] for row in rows] == ["ok", "ok"]
+    assert rows[0]["step_time_s"] == rows[1]["step_time_s"]
+
+
+def test_json_has_every_table(table: Path) -> None:
+    result = paceline("plan", "--score", "history.csv", "--json", cwd=table.parent).object["result"]
+    assert result["judged"] == 1
+    assert {"sources", "groups", "ranking", "worst", "all", "calibration"} <= set(result)
+
+
+def test_calibrating_on_own_runs(table: Path) -> None:
+    done = paceline(
+        "plan", "--score", "history.csv", "--calibrate", "history.csv", "--json", cwd=table.parent
+    )
+    assert json.loads(done.out)["result"]["calibration"] == "1 runs of the given table"
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["plan"], "plan needs a job"),
+        (["plan", "--score", "none.csv"], "none.csv cannot be read as a table"),
+        (["plan", "job.toml", "--score", "history.csv"], "JOB with --score"),
+        (["plan", "--score", "history.csv", "--layout", "dp=2"], "--layout with --score"),
+        (["plan", "job.toml", "--out", "x.csv"], "--out without --score"),
+        (["plan", "--score", "history.csv", "--out", "no/x.csv"], "cannot be written"),
+        (["plan", "--score", "empty.csv"], "holds no runs"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(table: Path, argv: list[str], message: str) -> None:
+    (table.parent / "empty.csv").write_text(HEAD)
+    done = paceline(*argv, cwd=table.parent)
+    assert done.code == 2
+    assert message in done.err
