@@ -67,7 +67,7 @@ class ModelWidths:
     qk_rope_head_dim: int = 0
     qk_nope_head_dim: int = 0
     v_head_dim: int = 0
-    beyond: Beyond | None = None
+    beyond: Beyond | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         if self.layer_types is not None:  # a list, when it comes out of JSON

@@ -11,6 +11,7 @@ from typing import Any
 from paceline.ledger.outcome import Exit, Refused
 
 LARGEST = 2**31 - 1
+MOST_LAYERS = 10_000
 OTHER_NAMES: Mapping[str, tuple[str, ...]] = {
     "vocab_size": ("padded_vocab_size",),
     "hidden_size": ("n_embd", "n_embed", "d_model"),
@@ -74,10 +75,11 @@ class Values:
         value = self.raw(name)
         if value is None:
             return None
+        most = MOST_LAYERS if name == "num_hidden_layers" else LARGEST
         if isinstance(value, float) and value.is_integer():
             value = int(value)
-        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= LARGEST:
-            raise self.wrong(name, f"a whole number from {low} to {LARGEST}")
+        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= most:
+            raise self.wrong(name, f"a whole number from {low} to {most}")
         return value
 
     def needed(self, name: str) -> int:

@@ -90,7 +90,7 @@ class ModelTable(Table):
     )
     hf: str | None = key(
         None,
-        "a published model by its config.json: the file, its folder, or a hub id ORG/NAME[@REV] in the local cache",
+        "config.json of a published model: file, folder, or ORG/NAME[@REV] in the local cache",
         form="path or hub id",
         group="model",
     )
