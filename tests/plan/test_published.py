@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -17,8 +18,8 @@ from paceline.plan.model import flops_per_token, parameters, without_predicted
 from paceline.plan.published_lines import published_lines
 from tests.published import FOLDER, config
 
-# Counted once with transformers 5.24 on the meta device, without weights, from the same file (of text_config where there
-# is one; kimi_k2 as deepseek_v3, internlm2 as llama, whose modules they are):
+# Counted once with transformers 5.24 on the meta device, without weights, from the same file (of
+# text_config where there is one; kimi_k2 as deepseek_v3, internlm2 as llama, whose modules they are):
 #     config = CONFIG_MAPPING[model_type](**given)
 #     with torch.device("meta"): model = AutoModelForCausalLM.from_config(config)
 #     model.tie_weights(); sum(p.numel() for p in model.parameters())
@@ -66,6 +67,9 @@ COUNTED = {
     "stablelm-2-1.6b": 1_644_515_328,
     "starcoder2-3b": 3_030_371_328,
 }
+# The same, counted the same way, of narrow models of every family that transformers has: sizes that divide nothing show a
+# bias or a norm that equal widths would hide. Less layers for further tokens, which transformers leaves out.
+SMALL = json.loads((FOLDER / "small" / "families.json").read_text(encoding="utf-8"))
 MTP = 11_610_067_968  # DeepSeek-V3's layer for a second token, which transformers leaves out
 FLOPS = [
     ("llama-3-8b", 8192, {}, 51.47),
@@ -98,6 +102,12 @@ def test_every_config_is_counted() -> None:
 @pytest.mark.parametrize("name", COUNTED)
 def test_parameters_are_those_of_the_real_module(name: str) -> None:
     assert parameters(without_predicted(whole(name))).total == COUNTED[name]
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_parameters_of_a_narrow_model_of_each_family(name: str) -> None:
+    found = without_predicted(widths_of(shape_of(SMALL[name]["config"], name), 1))
+    assert parameters(found).total == SMALL[name]["parameters"]
 
 
 def test_a_layer_for_a_second_token_is_counted_and_said() -> None:

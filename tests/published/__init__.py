@@ -1,4 +1,4 @@
-"""Published models by their ``config.json``: sizes as the models' authors published them, less what sizes do not need."""
+"""Published models by their ``config.json``: sizes as their authors published them."""
 
 from __future__ import annotations
 
