@@ -1,7 +1,8 @@
 """The calibration that comes with the planner: examples of the open tables, priced once, and interval stretches.
 
-``learnt/examples.csv``, ``stretch.toml`` and ``rates.toml`` are written by ``benchmarks/plan_accuracy.py --write`` and hold
-nothing that the open tables and the cost formulas do not say; a test prices some of them again.
+``examples.csv``, ``stretch.toml`` and ``rates.toml`` of ``learnt/`` are written by
+``benchmarks/plan_accuracy.py --write`` and hold nothing that the open tables and the cost formulas do not say; a
+test prices some of them again.
 """
 
 from __future__ import annotations
