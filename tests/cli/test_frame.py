@@ -83,7 +83,7 @@ error  ls is not a command of `paceline checkpoint`
 error  `paceline claim` is not in this version
   seen     `paceline claim`
   rule     it arrives with capability 05 (accounting); until then it is refused
-  use      paceline plan JOB says whether distributing should pay                             exit 2
+  use      paceline plan job.toml says whether distributing should pay                        exit 2
 """,
 }
 
