@@ -9,9 +9,6 @@ from tests.cli.shell import in_process
 
 LATER_OPTIONS = [
     ("plan", "--measure", "3"),
-    ("plan", "--score", "history.csv"),
-    ("plan", "--calibrate", "history.csv"),
-    ("plan", "--out", "scores.csv"),
     ("train", "--profile", "3"),
     ("train", "--dry-controls", ""),
     ("logs", "--host", "n0417"),
