@@ -8,6 +8,7 @@ from typing import Any
 from paceline.ledger.outcome import printable
 from paceline.ledger.plural import many
 from paceline.plan.answer import GIB, Candidate, Plan, Rejection
+from paceline.plan.tally import grouped as whole
 
 LABEL = 9
 NOTABLE = 4
@@ -25,6 +26,8 @@ def table(plan: Plan, *, width: int = 100, job: str = "") -> str:
     lines = [_job(plan), _cluster(plan), _labelled("answer", answer(plan)), ""]
     lines += _candidates(plan, limit, width)
     lines += ["", *_rejected(plan, width)]
+    if plan.tally.divide:
+        lines.append(_labelled("searched", str(plan.tally)))
     if plan.crossovers:
         lines.append("would change the answer   " + " · ".join(plan.crossovers))
     lines += [f"what if  {_what_if(row)}" for row in plan.what_if]
@@ -196,10 +199,12 @@ def _wide(cells: Sequence[Sequence[str]]) -> int:
 
 
 def _rejected(plan: Plan, width: int) -> list[str]:
-    tried = len(plan.rejected) + len(plan.candidates)
-    kinds = " · ".join(f"{n} {'rules' if kind == 'rule' else kind}" for kind, n in plan.counts().items())
-    head = f"rejected {len(plan.rejected)} of {tried}" + (f": {kinds}" if kinds else "")
-    note = "(all: --json, or plan.html)"
+    counts = plan.counts()
+    gone = sum(counts.values())
+    kinds = " · ".join(f"{whole(n)} {'rules' if kind == 'rule' else kind}" for kind, n in counts.items())
+    head = f"rejected {whole(gone)} of {whole(gone + len(plan.candidates))}" + (f": {kinds}" if kinds else "")
+    every = len(plan.rejected) == gone
+    note = "(all: --json, or plan.html)" if every else "(some of each family: --json, or plan.html)"
     lines = [f"{head}{note:>{max(len(note) + 2, width - len(head))}}"] if plan.rejected else [head]
     told = [(str(r.layout), _value(r), r.nearest) for r in notable(plan.rejected)]
     widest = [max((len(row[i]) for row in told), default=0) for i in range(2)]
