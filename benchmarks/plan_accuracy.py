@@ -13,9 +13,8 @@ import sys
 
 import tomli_w
 
-from paceline.plan.calibrate.covariance import Scales
 from paceline.plan.calibrate.example import Example, write_examples
-from paceline.plan.calibrate.packaged import ANCHORED, COLD, EXAMPLES, STRETCH, write_rates
+from paceline.plan.calibrate.packaged import ANCHORED, COLD, EXAMPLES, STRETCH
 from paceline.plan.calibrate.posterior import Posterior, stretches
 from paceline.plan.published.runs import OPEN, read_runs
 from paceline.plan.score.score import Score, learnable, score
@@ -64,7 +63,6 @@ def write(examples: list[Example]) -> None:
         for name, anchors in ((COLD, 0), (ANCHORED, ANCHORS))
     }
     STRETCH.write_text(tomli_w.dumps({"stretch": found}), encoding="utf-8")
-    write_rates(examples, Scales())
 
 
 if __name__ == "__main__":

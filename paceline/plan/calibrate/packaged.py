@@ -1,8 +1,7 @@
 """The calibration that comes with the planner: examples of the open tables, priced once, and interval stretches.
 
-``examples.csv``, ``stretch.toml`` and ``rates.toml`` of ``learnt/`` are written by
-``benchmarks/plan_accuracy.py --write`` and hold nothing that the open tables and the cost formulas do not say; a
-test prices some of them again.
+``learnt/examples.csv`` and ``learnt/stretch.toml`` are written by ``benchmarks/plan_accuracy.py --write`` and hold
+nothing that the open tables and the cost formulas do not say; a test prices some of them again.
 """
 
 from __future__ import annotations
@@ -13,21 +12,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
 
-from paceline.plan.calibrate.believed import Believed, believed
-from paceline.plan.calibrate.covariance import Scales
 from paceline.plan.calibrate.example import Example, read_examples
 from paceline.plan.calibrate.posterior import Posterior
-from paceline.plan.speed.rates import Rates
 
 FOLDER = Path(__file__).parent / "learnt"
-EXAMPLES, STRETCH, RATES = FOLDER / "examples.csv", FOLDER / "stretch.toml", FOLDER / "rates.toml"
+EXAMPLES, STRETCH = FOLDER / "examples.csv", FOLDER / "stretch.toml"
 MOST_A_SOURCE = 240
 """More examples of one source say little more, and learning takes the cube of their number."""
-ANY = "any"
-PLANNED = ("bf16", "fp16")
-"""Number types of dense products that our runtime has."""
 COLD, ANCHORED = "cold", "anchored"
 
 
@@ -55,18 +47,6 @@ def packaged_stretch() -> Mapping[str, Mapping[str, float]]:
     return found
 
 
-@cache
-def _rates() -> Mapping[str, Any]:
-    found: dict[str, Any] = tomllib.loads(RATES.read_text(encoding="utf-8"))
-    return found
-
-
-def rates_for(accelerator: str, products: str) -> Believed:
-    """Of our runtime on an accelerator, for a plan; of one that no run names, by what all runs share."""
-    found = _rates().get(f"{accelerator} {products}") or _rates()[ANY]
-    return Believed(Rates(**found["rates"]), found["sigma"])
-
-
 def posterior(
     learnt: Sequence[Example] | None = None, anchors: int = 0, pool: Sequence[Example] = ()
 ) -> Posterior:
@@ -79,13 +59,3 @@ def posterior(
 def fingerprint() -> str:
     """A short hash of the packaged calibration, for records that name what a prediction rests on."""
     return blake2b(EXAMPLES.read_bytes() + STRETCH.read_bytes(), digest_size=4).hexdigest()
-
-
-def write_rates(learnt: Sequence[Example], scales: Scales) -> None:
-    """What is believed of every accelerator and number type that runs name, and of any other."""
-    import tomli_w
-
-    pairs = sorted({(one.accelerator, one.products) for one in learnt if one.products in PLANNED})
-    found = {f"{a} {p}": believed(learnt, a, p, scales).to_dict() for a, p in pairs}
-    found[ANY] = believed(learnt, "", "bf16", scales).to_dict()
-    RATES.write_text(tomli_w.dumps(found), encoding="utf-8")
