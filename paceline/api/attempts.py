@@ -11,6 +11,7 @@ from paceline.launch.local import run_here, run_ranks
 from paceline.launch.signals import Stop, Stopper
 from paceline.ledger.metrics import MetricsWriter
 from paceline.ledger.outcome import Exit, Failed, PacelineError
+from paceline.ledger.plural import many
 from paceline.recover.checkpoint import latest, open_manifest
 
 if TYPE_CHECKING:
@@ -101,11 +102,11 @@ def _write(brief: Brief, row: dict[str, Any]) -> None:
 
 def _used_up(error: PacelineError, most: int) -> Failed:
     return Failed(
-        f"stopped after {most} restarts without progress: {error.message}",
+        f"stopped after {many(most, 'restart')} without progress: {error.message}",
         exit_code=Exit.RESTARTS,
         key="restart.max",
         seen=error.seen,
-        rule=f"at most restart.max = {most} restarts in a row without a new checkpoint",
+        rule=f"at most restart.max = {many(most, 'restart')} in a row without a new checkpoint",
         use=error.use or "look at the ranks' logs: paceline logs last --rank 0",
         where=error.where,
     )

@@ -28,6 +28,6 @@ def compare(*runs: Run | str | Path) -> Comparison:
             key="RUN",
             seen=", ".join(run.name for run in found) or "none",
             rule="a comparison is between two or more different runs",
-            use="paceline compare RUN RUN",
+            use="paceline runs, then paceline compare with two names of its list",
         )
     return compare_folders([run.folder for run in found])

@@ -13,6 +13,7 @@ from statistics import median
 from typing import Any
 
 from paceline.ledger.outcome import LONGEST_REPAIR, printable
+from paceline.ledger.plural import many
 
 Message = Mapping[str, Any]
 
@@ -154,9 +155,7 @@ def preparing_text(message: Message) -> str:
     done, total = float(message.get("done_bytes") or 0), float(message.get("total_bytes") or 0)
     share = f" {100 * done / total:.0f} %" if total else ""
     count = message.get("documents")
-    return f"{message.get('stage', 'preparing')}{share}" + (
-        f", {count} document{'s' if count != 1 else ''}" if count else ""
-    )
+    return f"{message.get('stage', 'preparing')}{share}" + (f", {many(count, 'document')}" if count else "")
 
 
 def _pairs(row: Message, formats: Mapping[str, str], first: str) -> str:

@@ -11,6 +11,7 @@ from paceline.launch.local import run_ranks
 from paceline.launch.machine import Machine, is_quiet
 from paceline.launch.signals import Stopper
 from paceline.ledger.outcome import Exit, Refused
+from paceline.ledger.plural import many
 from paceline.plan.measured import Measured, machine_key, measurement_path, worlds
 
 ENTRY = "paceline.recipes.measure:run"
@@ -23,7 +24,7 @@ def measured_or_measure(machine: Machine, say: Callable[[str, str], None]) -> Me
     found = Measured.read(path, key)
     if found is not None and not (found.busy and is_quiet(machine.cores)):
         return found
-    say("machine", f"measuring {machine.cores} cores of {machine.cpu_model} once, about 20 s …")
+    say("machine", f"measuring {many(machine.cores, 'core')} of {machine.cpu_model} once, about 20 s …")
     _make_room(path)
     return take(machine, path, key)
 

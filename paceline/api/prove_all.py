@@ -9,19 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from paceline.api.asked import LEAST_STEPS, refuse_options
+from paceline.api.bench import Bench, open_bench, sayer
 from paceline.api.jobs import Sets, load_job
+from paceline.api.legs import judged_leg, references, what_it_needs, write_evidence
 from paceline.api.naming import names_in_repairs
-from paceline.api.prove import (
-    LEAST_STEPS,
-    Bench,
-    judged_leg,
-    open_bench,
-    references,
-    refuse_options,
-    sayer,
-    what_it_needs,
-    write_evidence,
-)
 from paceline.api.runs import Run
 from paceline.api.subject import Subject
 from paceline.api.surroundings import environment

@@ -18,6 +18,7 @@ from paceline.ledger import records
 from paceline.ledger.atomic import write_bytes, write_json
 from paceline.ledger.folder import RunFolder, read_manifest
 from paceline.ledger.outcome import Exit, Refused
+from paceline.ledger.plural import many
 from paceline.ledger.status import Status
 from paceline.plan.model import flops_per_token
 from paceline.recipes.brief import Brief
@@ -80,7 +81,7 @@ def headings(say: Say, folder: RunFolder, target: Target, ground: Ground) -> Non
     from paceline.plan.show import summary
 
     backend = "gloo" if ground.cluster.is_cpu else "NCCL"
-    devices = f"{ground.machine.cores} cores" if ground.cluster.is_cpu else ground.cluster.name
+    devices = f"{many(ground.machine.cores, 'core')}" if ground.cluster.is_cpu else ground.cluster.name
     where = f"paceline {paceline.__version__} · torch {version('torch')} · {backend}, {devices}"
     say("run", f"{_which(folder, target)} · {where}")
     for change in target.changes:
@@ -103,7 +104,7 @@ def _data(ground: Ground) -> str:
     files = len(prepared.index["sources"])
     tokens = prepared.tokens + prepared.eval_tokens
     parts = [
-        f"{files} file{'' if files == 1 else 's'}, {(prepared.bytes + prepared.eval_bytes) / 1e6:.1f} MB → "
+        f"{many(files, 'file')}, {(prepared.bytes + prepared.eval_bytes) / 1e6:.1f} MB → "
         f"{_millions(tokens)} tokens, {prepared.index['tokenizer']['name'] or 'ids'}",
         f"{100 * prepared.eval_tokens / max(1, tokens):.2g} % held out",
     ]

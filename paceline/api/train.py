@@ -30,6 +30,7 @@ from paceline.launch.machine import refuse_platform
 from paceline.ledger.folder import RunFolder, check_run_name, create
 from paceline.ledger.lock import Lock
 from paceline.ledger.outcome import Exit, PacelineError
+from paceline.ledger.plural import many
 from paceline.ledger.status import Heartbeat
 
 if TYPE_CHECKING:
@@ -149,7 +150,7 @@ def _end(heart: Heartbeat, result: Row) -> None:
             "preempted", Exit.PREEMPTED, f"stopped by {result['stop']} after step {result['step']}, saved"
         )
     else:
-        heart.end("done", Exit.DONE, f"{result['step']} steps")
+        heart.end("done", Exit.DONE, many(result["step"], "step"))
 
 
 def _code_of(error: BaseException) -> int:

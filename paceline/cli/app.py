@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from shlex import quote
 from typing import Annotated, Any
 
 import typer
@@ -93,8 +94,11 @@ def build(only: str = "") -> Any:
 def _register_absent(app: typer.Typer, entry: Command) -> None:
     """A command that has not arrived: it has a help page, and refuses whatever it is given."""
 
-    def refuse() -> None:
-        raise not_here(f"`paceline {entry.name}`", entry.arrives, use=entry.instead)
+    def refuse(ctx: typer.Context) -> None:
+        words = [quote(word) for word in ctx.args if not word.startswith("-")]
+        use = entry.instead.replace("JOB", words[-1] if words else "job.toml")
+        use = use.replace("RUN", words[0] if words else "last")
+        raise not_here(f"`paceline {entry.name}`", entry.arrives, use=use)
 
     text = f"{entry.says[0].upper()}{entry.says[1:]}. Not in this version."
     if entry.options:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from paceline.api.lines import clock_text
 from paceline.api.runs import Run
 from paceline.ledger.outcome import MEANING, Exit, Failed, PacelineError
+from paceline.ledger.plural import many
 
 if TYPE_CHECKING:
     from paceline.evidence.facts import Facts
@@ -59,8 +60,8 @@ def done_text(run: Run, facts: Facts) -> str:
     """``200 steps in 1:24 · held-out loss 4.871 · 1.86 bits/byte (unigram 2.67)``."""
     status, row = run.status, facts.last_eval or {}
     took_s = facts.wall_s or status.updated_s - status.started_s
-    starts = f" over {status.attempt + 1} starts" if status.attempt else ""
-    parts = [f"{status.step} steps in {clock_text(took_s)}{starts}"]
+    starts = f" over {many(status.attempt + 1, 'start')}" if status.attempt else ""
+    parts = [f"{many(status.step, 'step')} in {clock_text(took_s)}{starts}"]
     if row.get("loss") is not None:
         parts.append(f"held-out loss {row['loss']:.3f}")
     if row.get("bits_per_byte") is not None:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.cli.terminal import Terminal
+from paceline.ledger.plural import many
 
 NEEDED = ("torch", "numpy", "pydantic", "tomli-w", "typer", "rich", "safetensors", "tokenizers", "xxhash")
 EXTRAS = {
@@ -86,7 +87,7 @@ def text(findings: list[Finding], terminal: Terminal) -> str:
 
 
 def _system() -> Finding:
-    says = f"Python {platform.python_version()} on {platform.system()} {platform.machine()}, {_cores()} cores"
+    says = f"Python {platform.python_version()} on {platform.system()} {platform.machine()}, {many(_cores(), 'core')}"
     if sys.platform.startswith("linux"):
         return Finding("system", "ok", says)
     return Finding(
@@ -151,7 +152,7 @@ def _devices(probe: dict[str, Any] | str) -> list[Finding]:
                 "pip install torch (a CUDA build), and look at CUDA_VISIBLE_DEVICES",
             )
         )
-    return [*lines, Finding("devices", "ok", f"cpu, {_cores()} cores")]
+    return [*lines, Finding("devices", "ok", f"cpu, {many(_cores(), 'core')}")]
 
 
 def _measured() -> Finding:

@@ -23,7 +23,7 @@ from paceline.cli.surface import BY_NAME
 from paceline.cli.usage import command_of, explain, is_usage_error
 from paceline.ledger.outcome import Exit, PacelineError, Refused
 
-INTERRUPTED = 130
+INTERRUPTED, TERMINATED = 130, 143
 
 
 class Color(StrEnum):
@@ -188,6 +188,13 @@ def _explained(screen: Screen, work: Callable[[], int], argv: Sequence[str]) -> 
     except KeyboardInterrupt:
         screen.note("stopped  by Ctrl-C")
         return INTERRUPTED
+    except SystemExit as left:
+        signal = {INTERRUPTED: "Ctrl-C", TERMINATED: "SIGTERM"}.get(left.code) if left.code else None  # type: ignore[arg-type]
+        if signal is None:
+            raise
+        kept = ": the last verified checkpoint stands" if screen.command == "train" else ""
+        screen.note(f"stopped  at once by {signal}{kept} · exit {left.code}")
+        return int(left.code or 0)
     except Exception as error:
         if type(error).__name__ == "NoArgsIsHelpError":
             screen.line(error.ctx.get_help())  # type: ignore[attr-defined]

@@ -10,6 +10,7 @@ from paceline.cli import complete
 from paceline.cli.frame import Here
 from paceline.cli.screen import Reply, Screen
 from paceline.cli.words import JobWord, RunWord, Sets, split_sets
+from paceline.ledger.plural import many
 
 
 def checkpoint_list(screen: Screen, run: RunWord = "last") -> Reply:
@@ -53,7 +54,8 @@ def checkpoint_inspect(screen: Screen, run: RunWord = "last") -> Reply:
     ]
     pairs = [(k, v) for k, v in found.items() if isinstance(v, str | int)]
     pairs += [
-        (f"{n}/", f"{s['tensors']} tensors, {bytes_text(s['bytes'])}") for n, s in found["namespaces"].items()
+        (f"{n}/", f"{many(s['tensors'], 'tensor')}, {bytes_text(s['bytes'])}")
+        for n, s in found["namespaces"].items()
     ]
     pairs += list(found["identity"].items())
     return Reply(
@@ -69,7 +71,7 @@ def checkpoint_verify(screen: Screen, run: RunWord = "last") -> Reply:
 
     _, path = find_checkpoint(run)
     found = verify(path)
-    held = f"{found['tensors']} tensors, {bytes_text(found['bytes'])}"
+    held = f"{many(found['tensors'], 'tensor')}, {bytes_text(found['bytes'])}"
     text = f"ok       {path} · step {found['step']} · {held}, every hash equal"
     return Reply(found, text)
 

@@ -9,6 +9,7 @@ import typer
 from paceline.cli.frame import Here, Later
 from paceline.cli.screen import Reply, Screen
 from paceline.cli.words import ClusterWord, JobWord, LayoutWord, RunWord, Sets, split_sets
+from paceline.ledger.plural import many
 
 if TYPE_CHECKING:
     from paceline.api.runs import Run
@@ -102,7 +103,7 @@ def sample(
 
     sampled = sample_run(run, prompt=prompt, tokens=tokens, temperature=temperature, seed=seed)
     screen.note(
-        f"sample   {sampled.source} · {sampled.tokens} tokens · temperature {temperature:g} · seed {seed}"
+        f"sample   {sampled.source} · {many(sampled.tokens, 'token')} · temperature {temperature:g} · seed {seed}"
     )
     result: dict[str, Any] = {
         "text": sampled.text,

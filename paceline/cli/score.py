@@ -39,7 +39,13 @@ def refuse_mixed(
                 "--score CSV",
             )
         if job is None:
-            _refuse("plan needs a job", "no JOB", "a plan is for a job; a score for a table of runs", "JOB")
+            raise Refused(
+                "JOB is missing",
+                exit_code=Exit.USAGE,
+                seen="paceline plan",
+                rule="`paceline plan` needs JOB",
+                use="paceline plan JOB",
+            )
         return
     given = [name for name, value in {"JOB": job, **others}.items() if value]
     if given:

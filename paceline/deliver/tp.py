@@ -22,6 +22,7 @@ from torch import Tensor
 
 from paceline.deliver.moves import gather, part_of, scatter_sum
 from paceline.ledger.outcome import Exit, Refused
+from paceline.ledger.plural import many
 from paceline.plan.layout import balanced
 
 TOKENS = 1  # the dim of a stream [B, T, D] that is cut
@@ -90,10 +91,10 @@ def check_tokens(tokens: int, degree: int) -> None:
     """
     if tokens % degree:
         raise Refused(
-            f"tp={degree} cannot cut a row of {tokens} tokens",
+            f"tp={degree} cannot cut a row of {many(tokens, 'token')}",
             exit_code=Exit.RULE,
             key="layout.use",
-            seen=f"{tokens} tokens of a row on each tp rank",
+            seen=f"{many(tokens, 'token')} of a row on each tp rank",
             rule="tp divides data.sequence_length, and with cp: 2·cp·tp does",
             use=f"data.sequence_length = {tokens + -tokens % degree}, without cp",
         )

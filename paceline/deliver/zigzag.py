@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from paceline.ledger.outcome import Exit, Refused
+from paceline.ledger.plural import many
 
 
 def chunks(length: int, degree: int, index: int) -> tuple[range, range]:
@@ -20,10 +21,10 @@ def chunks(length: int, degree: int, index: int) -> tuple[range, range]:
     if length % (2 * degree):
         nearest = max(1, round(length / (2 * degree))) * 2 * degree
         raise Refused(
-            f"cp={degree} cannot deal a row of {length} tokens",
+            f"cp={degree} cannot deal a row of {many(length, 'token')}",
             exit_code=Exit.RULE,
             key="layout.use",
-            seen=f"{length} tokens of a row",
+            seen=f"{many(length, 'token')} of a row",
             rule="2·cp divides data.sequence_length: each rank has an early and a late chunk of each row",
             use=f"data.sequence_length = {nearest}",
         )

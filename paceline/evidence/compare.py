@@ -119,7 +119,7 @@ def compare(folders: Sequence[RunFolder]) -> Comparison:
             key="RUN",
             seen=", ".join(f.name for f in folders) or "no run",
             rule="a comparison needs two runs or more; a quoted pattern names several",
-            use="paceline compare RUN RUN",
+            use="paceline runs, then paceline compare with two names of its list",
         )
     facts = [Facts(folder) for folder in folders]
     at_tokens = _common_tokens(facts)

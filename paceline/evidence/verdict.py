@@ -10,6 +10,7 @@ from paceline.evidence.facts import Facts, finite, is_number
 from paceline.evidence.page.numbers import clock, figures, grouped, percent, seconds
 from paceline.evidence.waste import phase_shares, reason_words, waste_rows
 from paceline.ledger.outcome import MEANING, Exit
+from paceline.ledger.plural import many
 
 Tone = Literal["good", "warn", "bad"]
 
@@ -35,7 +36,7 @@ def ending(facts: Facts) -> Judged:
     """The state of the run in one line."""
     done, planned = facts.last_step, facts.steps_planned
     status = facts.status
-    so_far = f"{done} of {planned} steps" if planned else f"{done} steps"
+    so_far = f"{done} of {many(planned, 'step')}" if planned else many(done, "step")
     if facts.state == "done":
         return Judged("good", f"done: {so_far}{_in_time(facts)}")
     if facts.state == "preempted":
@@ -48,7 +49,9 @@ def ending(facts: Facts) -> Judged:
         why = (status.message if status else "") or meaning
         return Judged("bad", f"failed after {so_far}: {why}" + (f" (exit {code})" if code else ""))
     if facts.state == "unknown":
-        return Judged("bad", f"no status file: this folder tells of {done} steps and not how it ended")
+        return Judged(
+            "bad", f"no status file: this folder tells of {many(done, 'step')} and not how it ended"
+        )
     return Judged("warn", f"{facts.state}: {so_far} when this page was written")
 
 

@@ -20,7 +20,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from multiprocessing import forkserver, spawn
+from multiprocessing import forkserver, resource_tracker, spawn
 from multiprocessing.process import BaseProcess
 from typing import Any, cast
 
@@ -45,7 +45,7 @@ def warm(preload: Sequence[str] = (), threads_per_rank: int = 1) -> None:
     """
     if sys.platform != "linux":
         return
-    with _starting, exported(for_ranks(threads_per_rank)):
+    with _starting, _deaf_to_ctrl_c(), exported(for_ranks(threads_per_rank)):
         multiprocessing.set_forkserver_preload([*PRELOAD, *preload])
         forkserver.ensure_running()
 
@@ -54,7 +54,7 @@ def start(target: Callable[..., None], args: tuple[Any, ...], name: str) -> Base
     """A new process that runs ``target(*args)``; sockets and connections among the arguments go along."""
     context: Any = multiprocessing.get_context("forkserver" if sys.platform == "linux" else "spawn")
     process: BaseProcess = context.Process(target=target, args=args, name=name, daemon=True)
-    with _starting, _without_main():
+    with _starting, _deaf_to_ctrl_c(), _without_main():
         process.start()
     return process
 
@@ -90,6 +90,23 @@ def find(entry: str) -> Callable[..., Any]:
     if not callable(found):
         raise TypeError(f"{entry} is not a function")
     return cast(Callable[..., Any], found)
+
+
+@contextmanager
+def _deaf_to_ctrl_c() -> Iterator[None]:
+    """What is started inside never sees Ctrl-C, which a terminal sends to every process; the caller gets it after.
+
+    The server ignores it once it has imported torch, and until then would die of it with a traceback. Starting the
+    resource tracker lets Ctrl-C through again, so that it is there first. It takes back what killed ranks have left,
+    the semaphores of a compiler's workers, and has no need to warn of it.
+    """
+    with exported({"PYTHONWARNINGS": "ignore:resource_tracker:UserWarning"}):
+        resource_tracker.ensure_running()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextmanager

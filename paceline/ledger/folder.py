@@ -15,6 +15,7 @@ from paceline.ledger import recognise, removal
 from paceline.ledger.atomic import read_json_or
 from paceline.ledger.lock import Lock
 from paceline.ledger.outcome import Exit, Refused
+from paceline.ledger.plural import many
 from paceline.ledger.status import Heartbeat, Status
 
 __all__ = [
@@ -302,7 +303,8 @@ def _not_found(name: str, root: Path, exit_code: int) -> Refused:
         f"no run {name!r}" if name != "last" else "there is no run yet",
         exit_code=exit_code,
         key="RUN",
-        seen=f"{name}, under {root}/" + (f" with {len(names)} runs" if names else ", which holds no run"),
+        seen=f"{name}, under {root}/"
+        + (f" with {many(len(names), 'run')}" if names else ", which holds no run"),
         rule="RUN is a path, a run's name, or 'last'",
         allowed=", ".join(near),
         use=near[0] if near else "paceline job new > job.toml, then paceline train job.toml",

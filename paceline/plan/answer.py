@@ -13,6 +13,7 @@ from paceline.plan.cluster import Cluster
 from paceline.plan.facts import JobFacts
 from paceline.plan.layout import Layout
 from paceline.plan.model import CONVENTION
+from paceline.plan.tally import Tally
 
 if TYPE_CHECKING:
     from paceline.job import Job
@@ -122,6 +123,7 @@ class Plan:
         crossovers: what would change the answer. assumed: what was not measured or not known.
         what_if: one row for each value that was asked about.
         measured_at: when this machine was measured; empty where it was not. busy: other programs ran meanwhile.
+        tally: of all layouts that divide; ``rejected`` holds all of few, the nearest misses of many.
     """
 
     job: Job
@@ -140,6 +142,7 @@ class Plan:
     what_if: Sequence[Mapping[str, Any]] = ()
     measured_at: str = ""
     busy: bool = False
+    tally: Tally = field(default_factory=Tally)
 
     @property
     def layout(self) -> Layout:
@@ -173,8 +176,8 @@ class Plan:
 
     def counts(self) -> dict[str, int]:
         """Rejections by kind, the most frequent first."""
-        found: dict[str, int] = {}
-        for rejection in self.rejected:
+        found: dict[str, int] = self.tally.rejected(len(self.candidates))
+        for rejection in self.rejected if not self.tally.divide else ():
             found[rejection.kind] = found.get(rejection.kind, 0) + 1
         return dict(sorted(found.items(), key=lambda item: -item[1]))
 
@@ -207,6 +210,7 @@ class Plan:
             "what_if": [dict(row) for row in self.what_if],
             "measured_at": self.measured_at,
             "measured_busy": self.busy,
+            "searched": self.tally.to_dict(),
         }
 
     def record(self, command: str = "") -> dict[str, Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from paceline.ledger.plural import many
 from paceline.plan import degrees
 from paceline.plan.cost.terms import micro_batches
 from paceline.plan.layout import V_SCHEDULES, Layout
@@ -97,7 +98,7 @@ def tokens(layout: Layout, facts: Facts) -> str:
     if not facts.sequence_length or facts.sequence_length % unit == 0:
         return ""
     axes = ",".join(f"{axis}={layout.degree(axis)}" for axis in ("tp", "cp") if layout.degree(axis) > 1)
-    return f"{axes} cannot cut a row of {facts.sequence_length} tokens"
+    return f"{axes} cannot cut a row of {many(facts.sequence_length, 'token')}"
 
 
 def allowed_tokens(layout: Layout, facts: Facts) -> str:
@@ -111,7 +112,7 @@ def ulysses(layout: Layout, facts: Facts) -> str:
     if layout.cp in degrees.ulysses_degrees(facts.widths, layout):
         return ""
     heads = facts.widths.num_attention_heads // layout.tp
-    return f"cp={layout.cp}:ulysses cannot share {heads} query heads"
+    return f"cp={layout.cp}:ulysses cannot share {many(heads, 'query head')}"
 
 
 def allowed_ulysses(layout: Layout, facts: Facts) -> str:
@@ -121,7 +122,7 @@ def allowed_ulysses(layout: Layout, facts: Facts) -> str:
 def stages(layout: Layout, facts: Facts) -> str:
     if facts.widths is None or layout.pp <= 1 or layout.stages <= facts.widths.num_hidden_layers:
         return ""
-    return f"{layout.stages} stages for {facts.widths.num_hidden_layers} layers"
+    return f"{many(layout.stages, 'stage')} for {many(facts.widths.num_hidden_layers, 'layer')}"
 
 
 def no_experts(layout: Layout, facts: Facts) -> str:
@@ -133,7 +134,7 @@ def no_experts(layout: Layout, facts: Facts) -> str:
 
 def experts(layout: Layout, facts: Facts) -> str:
     experts = facts.widths.num_experts if facts.widths else 0
-    return f"ep={layout.ep} does not divide {experts} experts" if experts % layout.ep else ""
+    return f"ep={layout.ep} does not divide {many(experts, 'expert')}" if experts % layout.ep else ""
 
 
 def allowed_experts(layout: Layout, facts: Facts) -> str:
@@ -143,7 +144,7 @@ def allowed_experts(layout: Layout, facts: Facts) -> str:
 def expert_ranks(layout: Layout, facts: Facts) -> str:
     ranks = degrees.expert_ranks(layout)
     if layout.etp not in (1, layout.tp) or ranks % (layout.ep * layout.etp):
-        return f"ep={layout.ep},etp={layout.etp} does not divide {ranks} ranks"
+        return f"ep={layout.ep},etp={layout.etp} does not divide {many(ranks, 'rank')}"
     return ""
 
 
@@ -167,7 +168,7 @@ def no_compiler(layout: Layout, facts: Facts) -> str:
 
 def too_many(layout: Layout, facts: Facts) -> str:
     if facts.devices and not facts.cpu and layout.world_size > facts.devices:
-        return f"{layout.world_size} ranks for {facts.devices} devices"
+        return f"{many(layout.world_size, 'rank')} for {many(facts.devices, 'device')}"
     return ""
 
 
@@ -175,18 +176,18 @@ def fewer_on_hosts(layout: Layout, facts: Facts) -> str:
     per_host = facts.devices // facts.hosts
     world = layout.world_size
     if facts.hosts > 1 and facts.devices and world > per_host and world % per_host:
-        return f"{world} ranks leave a host of {per_host} devices half filled"
+        return f"{world} ranks leave a host of {many(per_host, 'device')} half filled"
     return ""
 
 
 def empty_ranks(layout: Layout, facts: Facts) -> str:
     if facts.global_batch and layout.data_degree > facts.global_batch:
-        return f"{layout.data_degree} data ranks for {facts.global_batch} sequences a step"
+        return f"{many(layout.data_degree, 'data rank')} for {many(facts.global_batch, 'sequence')} a step"
     return ""
 
 
 def large_mbs(layout: Layout, facts: Facts) -> str:
     rows = layout.data_rows(facts.global_batch) if facts.global_batch else 0
     if rows and layout.mbs and layout.mbs > rows:
-        return f"mbs={layout.mbs} is more than a rank's {rows} sequences a step"
+        return f"mbs={layout.mbs} is more than a rank's {many(rows, 'sequence')} a step"
     return ""

@@ -5,15 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+from paceline.plan.columns import Column
+
 NINETY = 1.6449  # standard deviations on each side of a 90 % interval
 PARTS = ("compute", "deliver", "update", "host", "idle")
 
 
-def sigma(seconds: Mapping[str, float], part_sigma: Mapping[str, float]) -> float:
+def sigma(seconds: Mapping[str, Column], part_sigma: Mapping[str, Column]) -> Column:
     """Standard deviation of the logarithm of a step, from the errors of its parts and the layout's own."""
     whole = sum(seconds[part] for part in PARTS)
     shares = ((seconds[part] / whole * part_sigma[part]) ** 2 for part in PARTS)
-    return math.sqrt(sum(shares) + part_sigma["own"] ** 2)
+    return (sum(shares) + part_sigma["own"] ** 2) ** 0.5
 
 
 def interval(mid: float, deviation: float) -> tuple[float, float, float]:

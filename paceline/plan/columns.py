@@ -7,6 +7,7 @@ degrees are arrays, the same lines answer for all of its layouts at once. What P
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -59,6 +60,15 @@ def rounded(value: Column) -> Column:
     import numpy as np
 
     return np.rint(value)
+
+
+def exponential(value: Column) -> Column:
+    """Of each."""
+    if not is_column(value):
+        return math.exp(value)
+    import numpy as np
+
+    return np.exp(value)
 
 
 def some(condition: Column) -> bool:

@@ -7,11 +7,12 @@ from dataclasses import replace
 
 from paceline.plan.answer import Candidate
 from paceline.plan.cluster import Cluster
-from paceline.plan.decide import Question, decide, judge
-from paceline.plan.enumerate import layouts
+from paceline.plan.decide import decide
 from paceline.plan.layout import Layout
 from paceline.plan.measured import Measured
 from paceline.plan.speed.speeds import Speeds
+from paceline.plan.survey import survey
+from paceline.plan.weigh import Question
 
 DOUBLINGS = 3
 
@@ -74,9 +75,5 @@ def _with_batch(question: Question, size: int) -> Question:
 
 
 def _best(question: Question) -> Candidate | None:
-    judged = judge(
-        question,
-        layouts(question.cluster, question.facts.work, Layout(auto=True), coarse=True),
-        explain=False,
-    )
+    judged = survey(question, Layout(auto=True), narrow=True, keep=8)
     return decide(question, judged.candidates)[0] if judged.candidates else None

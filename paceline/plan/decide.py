@@ -9,56 +9,21 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import lru_cache
+from typing import Any
 
 from paceline.plan import chance
 from paceline.plan.answer import GIB, Candidate, Rejection
-from paceline.plan.cluster import Cluster
 from paceline.plan.cost.step import Memory, estimate, memory_of
-from paceline.plan.cost.terms import Estimate
-from paceline.plan.facts import JobFacts, cpp_compiler
 from paceline.plan.layout import Layout
-from paceline.plan.model import kinds
-from paceline.plan.rules import Facts, first_broken, repair
-from paceline.plan.speed.speeds import Speeds
+from paceline.plan.rules import first_broken, repair
+from paceline.plan.tally import Tally
+from paceline.plan.weigh import MEMORY_SIGMA, Question, fits, sigmas, simplicity, weigh
 
 SCOPES = ("device", "host", "cluster")
 SURE = 0.9
 WORTH = 0.02
-MEMORY_SIGMA = 0.08
-MOST_OOM = 0.10
 MOST_NEAR = 200  # cuts among which the nearest to one that does not fit is looked for
-ROOM = 0.01  # of the step: what a full memory costs against an empty one, so that equals prefer room
-
-
-@dataclass(frozen=True)
-class Question:
-    """What is asked of the search: the job, where, by which objective and under which limits.
-
-    ``recompute``: whether the search may recompute where a layout does not fit without.
-    """
-
-    facts: JobFacts
-    cluster: Cluster
-    speeds: Speeds
-    objective: str = "time"
-    deadline_s: float | None = None
-    budget_usd: float | None = None
-    optimizer: str = "adamw"
-    recompute: bool = True
-
-    @cached_property
-    def rule_facts(self) -> Facts:
-        return Facts(
-            widths=self.facts.work.widths,
-            global_batch=self.facts.work.global_batch,
-            devices=self.cluster.world,
-            hosts=self.cluster.hosts,
-            cpu=self.cluster.is_cpu,
-            optimizer=self.optimizer,
-            sequence_length=self.facts.work.sequence_length,
-            compiler=cpp_compiler() if self.cluster.is_cpu and self.cluster.visible else None,
-        )
 
 
 @dataclass
@@ -67,55 +32,39 @@ class Judged:
 
     candidates: list[Candidate] = field(default_factory=list)
     rejected: list[Rejection] = field(default_factory=list)
+    tally: Tally = field(default_factory=Tally)
 
 
 def judge(question: Question, layouts: Iterable[Layout], *, explain: bool = True) -> Judged:
-    """Price every layout; rules, memory, deadline and budget drop some. ``explain``: look for the nearest.
-
-    What does not fit is tried again with more recomputed, where the layout leaves that open.
-    """
+    """Price every layout; rules, memory, deadline and budget drop some. ``explain``: look for the nearest."""
     found = Judged()
     too_large: list[Rejection] = []
-    facts = question.rule_facts
+    facts, work = question.rule_facts, question.facts.work
     for layout in layouts:
         broken = first_broken(layout, facts)
         if broken is not None:
             repaired = str(repair(layout, facts)) if explain else ""
             found.rejected.append(Rejection(layout, "rule", 0.0, 0.0, "", repaired, broken[1]))
             continue
-        fitting = _fitting(question, layout)
-        if isinstance(fitting, Rejection):
-            too_large.append(fitting)
+        memory, room = (
+            memory_of(layout, work, question.speeds, question.cluster),
+            memory_limit(question, layout),
+        )
+        if not fits(memory[3], room):
+            too_large.append(Rejection(layout, "memory", memory[3] / GIB, room / GIB, "GiB", ""))
             continue
-        candidate = price(question, *fitting)
+        candidate = price(question, layout, memory)
         late = over_limits(question, candidate)
         if late is not None:
             found.rejected.append(late)
         else:
             found.candidates.append(candidate)
-    found.candidates.sort(key=lambda c: rank_key(question, c))
-    found.rejected += _with_nearest(too_large, found.candidates) if explain else []
+    found.candidates.sort(key=lambda c: order(question, c))
+    found.rejected += with_nearest(too_large, found.candidates) if explain else too_large
     return found
 
 
-def _fitting(question: Question, layout: Layout) -> tuple[Layout, Memory] | Rejection:
-    """The layout with its memory, with as little computed again as makes it fit, or why it does not."""
-    kinds = ("none", "full", "selective") if question.recompute and layout.recompute == "none" else ("",)
-    best: tuple[Layout, Memory] | None = None
-    for recompute in kinds:  # what even the last resort does not fit is not tried with less
-        tried = layout.replace(recompute=recompute) if recompute not in ("", "none") else layout
-        room = memory_limit(question, tried)
-        memory = memory_of(tried, question.facts.work, question.speeds, question.cluster)
-        if chance.exceeds(memory[3], room, MEMORY_SIGMA) <= MOST_OOM:
-            best = (tried, memory)
-        if (best is not None and recompute != "full") or (best is None and recompute in ("full", "")):
-            break
-    if best is not None:
-        return best
-    return Rejection(tried, "memory", memory[3] / GIB, room / GIB, "GiB", "")
-
-
-def _with_nearest(too_large: Sequence[Rejection], candidates: Sequence[Candidate]) -> list[Rejection]:
+def with_nearest(too_large: Sequence[Rejection], candidates: Sequence[Candidate]) -> list[Rejection]:
     """What does not fit, each cut with the candidate that comes nearest."""
     cuts = best_by_cut(candidates)[:MOST_NEAR]
     near_to: dict[Layout, str] = {}
@@ -134,7 +83,7 @@ def price(question: Question, layout: Layout, memory: Memory | None = None) -> C
     work, cluster, speeds = question.facts.work, question.cluster, question.speeds
     found = estimate(layout, work, speeds, cluster, memory)
     world = layout.world_size
-    spread = chance.sigma(found.seconds, _sigma(question, found))
+    spread = chance.sigma(found.seconds, sigmas(question, found))
     low, mid, high = chance.interval(found.step_s, spread)
     tokens_per_s = question.facts.tokens_per_step / mid
     steps = question.facts.steps
@@ -167,27 +116,16 @@ def memory_limit(question: Question, layout: Layout) -> int:
     return question.cluster.memory_of_rank(question.cluster.ranks_on_host(layout.world_size))
 
 
-def _sigma(question: Question, found: Estimate) -> dict[str, float]:
-    """The parts' errors; compute is surer the nearer a measured block is."""
-    sigma = dict(question.speeds.sigma)
-    work = question.facts.work
-    far = getattr(question.speeds, "distance", lambda *_: math.inf)(
-        kinds(work.widths)[-1][0], work.sequence_length, found.layout.mbs or 1
-    )
-    if math.isfinite(far):
-        sigma["compute"] = min(0.35, sigma["compute"] * (0.7 + 0.5 * far))
-    return sigma
-
-
 def rank_key(question: Question, candidate: Candidate) -> float:
     """What the objective makes small."""
-    limit = memory_limit(question, candidate.layout)
-    room = 1 + ROOM * candidate.memory_gib[2] * GIB / limit if limit else 1.0
-    if question.objective == "memory":
-        return candidate.memory_gib[2] * (1 + 1e-3 * candidate.step_s[1])
-    if question.objective == "cost":
-        return candidate.step_s[1] * candidate.layout.world_size * room
-    return candidate.step_s[1] * room
+    size, world = candidate.memory_gib[2] * GIB, candidate.layout.world_size
+    limit = memory_limit(question, candidate.layout) or math.inf
+    return float(weigh(question, candidate.step_s[1], size, world, limit))
+
+
+def order(question: Question, candidate: Candidate) -> tuple[Any, ...]:
+    """By the objective; of equals the simplest first."""
+    return float(f"{rank_key(question, candidate):.10g}"), simplicity(candidate.layout)
 
 
 def over_limits(question: Question, candidate: Candidate) -> Rejection | None:

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from paceline.ledger.outcome import Exit, Refused
+from paceline.ledger.plural import many
 from paceline.plan.layout import Layout
 
 EVIDENCE = "fake cluster"
@@ -107,7 +108,7 @@ def check_question(layout: Layout, rank: int) -> None:
     world = layout.world_size
     if world > MOST_RANKS:
         raise Refused(
-            f"{world} ranks are more than a fake cluster has",
+            f"{many(world, 'rank')} are more than a fake cluster has",
             exit_code=Exit.USAGE,
             key="--layout",
             seen=f"--layout {layout}",
@@ -138,7 +139,7 @@ def text(found: DryRun) -> str:
     """The answer on one screen."""
     layout = Layout.parse(found.layout)
     place = ", ".join(f"{axis} {at}" for axis, at in found.at.items() if layout.degree(axis) > 1)
-    held = f"{found.layers} layer{'s' if found.layers != 1 else ''}, {_count(found.parameters)} parameters"
+    held = f"{many(found.layers, 'layer')}, {_count(found.parameters)} parameters"
     micro = f"{found.micro_batches} micro-batch{'es' if found.micro_batches != 1 else ''} of {found.rows}"
     lines = [
         f"dry run  {found.layout} · rank {found.rank}{f' ({place})' if place else ''} · {found.precision}",
@@ -165,9 +166,9 @@ def _ran(found: DryRun) -> str:
     layers, micros = found.ran["layers"], found.ran["micro_batches"]
     parts = []
     if len(layers) > 1:
-        parts.append(f"the model with {layers[0]} and {layers[1]} layers, extended linearly")
+        parts.append(f"the model with {layers[0]} and {many(layers[1], 'layer')}, extended linearly")
     if len(micros) > 1:
-        parts.append(f"{micros[0]} and {micros[1]} micro-batches, extended linearly")
+        parts.append(f"{micros[0]} and {many(micros[1], 'micro-batch')}, extended linearly")
     return f"{'; '.join(parts) or 'the whole step'} · {found.seconds:.1f} s"
 
 

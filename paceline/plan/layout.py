@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import Any
 
 from paceline.ledger.outcome import Exit, Refused
+from paceline.ledger.plural import many
 from paceline.plan import grammar
 from paceline.plan.grammar import AUTO, AXES, KIND_FIELD, KINDS, OPTIONS
 
@@ -174,7 +175,7 @@ class Layout:
                 f"{axis}=auto leaves no whole number of devices",
                 exit_code=Exit.RULE,
                 key="layout.use",
-                seen=f"{self}; {devices} devices, the other axes take {taken}",
+                seen=f"{self}; {many(devices, 'device')}, the other axes take {taken}",
                 rule="the other degrees multiply to a divisor of the devices",
                 use="--layout auto",
             )

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from paceline.plan.answer import Candidate
-from paceline.plan.decide import Judged, Question
+from paceline.plan.decide import Judged
 from paceline.plan.layout import Layout
+from paceline.plan.weigh import Question
 
 
 def reason(

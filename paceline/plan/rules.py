@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from paceline.ledger.outcome import Exit, Refused
+from paceline.ledger.plural import many
 from paceline.plan import broken, degrees
 from paceline.plan.broken import ABSENT
 from paceline.plan.broken import Facts as Facts
@@ -79,7 +80,9 @@ RULES: tuple[Rule, ...] = (
         "a stage has a layer",
         "pp · vpp is at most num_hidden_layers",
         broken.stages,
-        lambda layout, facts: f"up to {facts.widths.num_hidden_layers} stages" if facts.widths else "",
+        lambda layout, facts: (
+            f"up to {many(facts.widths.num_hidden_layers, 'stage')}" if facts.widths else ""
+        ),
     ),
     Rule(
         "ring needs cuda",
@@ -235,16 +238,16 @@ def _closed(layout: Layout) -> Layout:
 def _seen(layout: Layout, facts: Facts) -> str:
     seen = [str(layout)]
     if layout.tp > 1 and facts.widths:
-        seen.append(f"{facts.widths.num_attention_heads} attention heads")
-        seen.append(f"{facts.widths.num_key_value_heads} key/value heads")
+        seen.append(many(facts.widths.num_attention_heads, "attention head"))
+        seen.append(many(facts.widths.num_key_value_heads, "key/value head"))
     if layout.ep > 1 and facts.widths and facts.widths.num_experts:
-        seen.append(f"{facts.widths.num_experts} experts")
+        seen.append(many(facts.widths.num_experts, "expert"))
     if layout.pp > 1 and facts.widths:
-        seen.append(f"{facts.widths.num_hidden_layers} layers")
+        seen.append(many(facts.widths.num_hidden_layers, "layer"))
     if layout.pp > 1 and facts.global_batch:
-        seen.append(f"{facts.global_batch} sequences a step")
+        seen.append(f"{many(facts.global_batch, 'sequence')} a step")
     if layout.tp * layout.cp > 1 and facts.sequence_length:
-        seen.append(f"rows of {facts.sequence_length} tokens")
+        seen.append(f"rows of {many(facts.sequence_length, 'token')}")
     if facts.devices:
-        seen.append(f"{facts.devices} device{'s' if facts.devices != 1 else ''}")
+        seen.append(many(facts.devices, "device"))
     return "; ".join([seen[0], ", ".join(seen[1:])]) if seen[1:] else seen[0]

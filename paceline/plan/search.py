@@ -7,7 +7,6 @@ not taken.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -18,16 +17,16 @@ from paceline.plan.cluster import Cluster, parse_cluster, with_keys
 from paceline.plan.crossings import batch_crossings, device_crossings
 from paceline.plan.decide import (
     Judged,
-    Question,
     best_by_cut,
     decide,
     judge,
+    memory_limit,
     nearest,
     price,
     rank_key,
     verdicts,
 )
-from paceline.plan.enumerate import layouts, with_micro_batches
+from paceline.plan.enumerate import with_micro_batches
 from paceline.plan.facts import job_facts
 from paceline.plan.layout import Layout
 from paceline.plan.measured import Measured
@@ -35,6 +34,8 @@ from paceline.plan.reasons import bare, objective, reason, wins_when
 from paceline.plan.speed.cpu import CpuSpeeds
 from paceline.plan.speed.gpu import GpuSpeeds
 from paceline.plan.speed.speeds import Speeds
+from paceline.plan.survey import survey, tally_of
+from paceline.plan.weigh import Question, fits
 
 if TYPE_CHECKING:
     from paceline.job import Job
@@ -104,6 +105,7 @@ def plan(
         ],
         measured_at=measured.at if measured and question.cluster.is_cpu else "",
         busy=bool(getattr(question.speeds, "busy", False)),
+        tally=judged.tally,
     )
 
 
@@ -111,8 +113,11 @@ def _judged(question: Question, wanted: Layout, where: str) -> Judged:
     """At least one candidate, or the refusal that says why there is none."""
     rules.check(wanted, question.rule_facts, where)
     closed = wanted.resolve(question.cluster.world)
-    asked = replace(question, recompute=closed.auto and closed.recompute == "none")
-    judged = judge(asked, layouts(question.cluster, question.facts.work, closed))
+    if closed.auto:
+        judged = survey(question, closed)
+    else:
+        judged = judge(question, with_micro_batches(closed, question.facts.work))
+        judged.tally = tally_of(judged)
     if not judged.candidates:
         _nothing(question, judged, closed, where)
     return judged
@@ -188,12 +193,12 @@ def _shortcut(question: Question, best: Candidate) -> str:
     if world == 1:
         return "no device to add"
     options = [price(question, cut) for cut in with_micro_batches(Layout(dp=world), work)]
-    fits = [c for c in options if c.p_oom <= 0.1]
-    if not fits:
+    fitting = [c for c in options if fits(c.memory_gib[2] * GIB, memory_limit(question, c.layout))]
+    if not fitting:
         least = min(options, key=lambda c: c.memory_gib[2])
-        limit = question.cluster.memory_of_rank(question.cluster.ranks_on_host(world)) / GIB
+        limit = memory_limit(question, least.layout) / GIB
         return f"dp={world} does not fit: {least.memory_gib[2]:.3g} GiB of {limit:.3g}"
-    least = min(fits, key=lambda c: rank_key(question, c))
+    least = min(fitting, key=lambda c: rank_key(question, c))
     return f"dp={world}: {least.step_s[1]:.3g} s a step against {best.step_s[1]:.3g} for {bare(best)}"
 
 
@@ -267,12 +272,12 @@ def _nothing(question: Question, judged: Judged, wanted: Layout, where: str) -> 
     limits = [r for r in judged.rejected if r.kind in ("deadline", "cost")]
     if limits:
         _too_late(min(limits, key=lambda r: r.value / r.limit))
-    fits = [r for r in judged.rejected if r.kind == "memory"]
-    least = min(fits or judged.rejected, key=lambda r: r.value)
+    large = [r for r in judged.rejected if r.kind == "memory"]
+    least = min(large or judged.rejected, key=lambda r: r.value)
     if not wanted.auto:
-        judged = judge(question, layouts(question.cluster, question.facts.work, Layout(auto=True)))
+        judged = survey(question, Layout(auto=True))
     near = nearest(least.layout, judged.candidates)
-    seen = f"{least.layout}: {least.value:.3g} GiB of {least.limit:.3g} (the least of {len(fits)} tried)"
+    seen = f"{least.layout}: {least.value:.3g} GiB of {least.limit:.3g} (the least of {len(large)} tried)"
     raise Refused(
         "no layout fits in memory" if wanted.auto else f"{wanted} does not fit in memory",
         exit_code=Exit.MEMORY,

@@ -6,7 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from paceline.ledger.outcome import printable
+from paceline.ledger.plural import many
 from paceline.plan.answer import GIB, Candidate, Plan, Rejection
+from paceline.plan.tally import grouped as whole
 
 LABEL = 9
 NOTABLE = 4
@@ -24,6 +26,8 @@ def table(plan: Plan, *, width: int = 100, job: str = "") -> str:
     lines = [_job(plan), _cluster(plan), _labelled("answer", answer(plan)), ""]
     lines += _candidates(plan, limit, width)
     lines += ["", *_rejected(plan, width)]
+    if plan.tally.divide:
+        lines.append(_labelled("searched", str(plan.tally)))
     if plan.crossovers:
         lines.append("would change the answer   " + " · ".join(plan.crossovers))
     lines += [f"what if  {_what_if(row)}" for row in plan.what_if]
@@ -60,7 +64,10 @@ def answer(plan: Plan) -> str:
     """The decision with its price, why, and the best of the other scopes beside it."""
     best = plan.best
     why = plan.reason.partition(": ")[2] or plan.reason
-    parts = [f"{_place(plan)}: {_price(best)}", why[:1].upper() + why[1:] if why[:3] == "it " else why]
+    parts = [
+        f"{_place(plan)}: {_price(best)}",
+        why[:1].upper() + why[1:] if why[:3] in ("it ", "as ") else why,
+    ]
     for scope, candidate in plan.scopes.items():
         if scope != best.scope:
             parts.append(f"{_SCOPE[scope]}: {_price(candidate)}")
@@ -75,8 +82,23 @@ def _place(plan: Plan) -> str:
     if plan.best.scope == "device":
         return "one device"
     if plan.best.scope == "host":
-        return f"one host, {world} {'processes' if plan.cluster.is_cpu else 'devices'} (no cluster needed)"
-    return f"{-(-world // plan.cluster.devices)} hosts, {world} devices"
+        return f"one host, {many(world, 'process' if plan.cluster.is_cpu else 'device')} (no cluster needed)"
+    return f"{many(-(-world // plan.cluster.devices), 'host')}, {many(world, 'device')}"
+
+
+def money(usd: float) -> str:
+    """``$160``, ``$3.20``, ``under 1 cent``."""
+    if 0 < usd < 0.01:
+        return "under 1 cent"
+    return f"${usd:.0f}" if usd >= 10 or usd == 0 else f"${usd:.2f}"
+
+
+def in_units(count: float) -> str:
+    """``8.03 B``, ``5.3 M``, ``37.2 k``, ``912``."""
+    for size, unit, digits in ((1e9, "B", 2), (1e6, "M", 1), (1e3, "k", 1)):
+        if count >= size:
+            return f"{count / size:.{digits}f} {unit}"
+    return f"{count:.0f}"
 
 
 def seconds(value: float) -> str:
@@ -101,20 +123,22 @@ def _labelled(label: str, text: str) -> str:
 def _job(plan: Plan) -> str:
     facts, work = plan.facts, plan.facts.work
     count = work.count.total
-    size = f"{count / 1e9:.2f} B" if count >= 1e9 else f"{count / 1e6:.1f} M"
-    steps = f"{facts.steps} steps" if facts.steps else "unknown length"
+    size = in_units(count)
+    steps = many(facts.steps, "step") if facts.steps else "unknown length"
     flops = facts.flops_token
-    each = f"{flops / 1e9:.1f} GFLOP/token" if flops >= 1e9 else f"{flops / 1e6:.0f} MFLOP/token"
+    each = f"{flops / 1e9:.1f} GFLOP/token" if flops >= 1e9 else f"{in_units(flops)}FLOP/token"
     text = f"{facts.name} · {facts.model}, {size} parameters, {each} (causal), {work.precision}"
-    return _labelled("job", f"{text} · {work.global_batch} × {work.sequence_length} tokens a step · {steps}")
+    return _labelled(
+        "job", f"{text} · {work.global_batch} × {many(work.sequence_length, 'token')} a step · {steps}"
+    )
 
 
 def _cluster(plan: Plan) -> str:
     cluster, sheet = plan.cluster, plan.cluster.accelerator
-    hosts = f"{cluster.hosts} host{'s' if cluster.hosts > 1 else ''}"
+    hosts = many(cluster.hosts, "host")
     if cluster.is_cpu:
         memory = f"{cluster.memory_bytes / GIB:.0f} GiB"
-        told = f"{hosts} × {cluster.devices} cores, {memory} · {cluster.cpu_model or 'CPU'}"
+        told = f"{hosts} × {many(cluster.devices, 'core')}, {memory} · {cluster.cpu_model or 'CPU'}"
         return _labelled("cluster", f"{told} · {_measured(plan)}")
     parts = [f"{hosts} × {cluster.devices} {sheet.name}"]
     if cluster.link_bytes_per_s:
@@ -144,7 +168,7 @@ def _price(candidate: Candidate) -> str:
         if hours * 60 >= 1
         else f"{hours * 3600:.0f} s"
     )
-    return time if candidate.usd is None else f"{time}, ${candidate.usd:.0f}"
+    return time if candidate.usd is None else f"{time}, {money(candidate.usd)}"
 
 
 def _candidates(plan: Plan, limit: float, width: int) -> list[str]:
@@ -182,10 +206,12 @@ def _wide(cells: Sequence[Sequence[str]]) -> int:
 
 
 def _rejected(plan: Plan, width: int) -> list[str]:
-    tried = len(plan.rejected) + len(plan.candidates)
-    kinds = " · ".join(f"{n} {'rules' if kind == 'rule' else kind}" for kind, n in plan.counts().items())
-    head = f"rejected {len(plan.rejected)} of {tried}" + (f": {kinds}" if kinds else "")
-    note = "(all: --json, or plan.html)"
+    counts = plan.counts()
+    gone = sum(counts.values())
+    kinds = " · ".join(f"{whole(n)} {'rules' if kind == 'rule' else kind}" for kind, n in counts.items())
+    head = f"rejected {whole(gone)} of {whole(gone + len(plan.candidates))}" + (f": {kinds}" if kinds else "")
+    every = len(plan.rejected) == gone
+    note = "(all: --json, or plan.html)" if every else "(some of each family: --json, or plan.html)"
     lines = [f"{head}{note:>{max(len(note) + 2, width - len(head))}}"] if plan.rejected else [head]
     told = [(str(r.layout), _value(r), r.nearest) for r in notable(plan.rejected)]
     widest = [max((len(row[i]) for row in told), default=0) for i in range(2)]

@@ -12,6 +12,7 @@ import torch
 from paceline.job import Job
 from paceline.job.presets import ModelWidths
 from paceline.ledger.outcome import Exit, Refused
+from paceline.ledger.plural import many
 from paceline.plan.dry_run import DryRun, Message, check_question
 from paceline.plan.layout import Layout
 from paceline.recipes.dry.extend import Design, design, extend, whole, with_depth
@@ -96,7 +97,7 @@ def _traces(asked: Question, chosen: Design, say: Say, limit_s: float) -> dict[t
     found: dict[tuple[int, int], Trace] = {}
     for number, run in enumerate(chosen.runs()):
         layers, count = run
-        say(f"{layers} layers, {count} micro-batch{'es' if count > 1 else ''} …")
+        say(f"{many(layers, 'layer')}, {many(count, 'micro-batch')} …")
         began = time.process_time()  # of this process alone: a busy machine is not a large step
         found[run] = fake_step(
             replace(asked, widths=with_depth(asked.widths, layers), count=count, edge=chosen.edge)
@@ -117,7 +118,8 @@ def _refuse_too_long(asked: Question, chosen: Design, first_s: float, limit_s: f
         "the dry run of this step takes too long",
         exit_code=Exit.USAGE,
         key="--dry-run",
-        seen=f"{first_s:.0f} s for {runs[0][0]} layers and {runs[0][1]} micro-batches, {rest_s:.0f} s more to go",
+        seen=f"{first_s:.0f} s for {many(runs[0][0], 'layer')} and {many(runs[0][1], 'micro-batch')}, "
+        f"{rest_s:.0f} s more to go",
         rule=f"a dry run ends within {limit_s:.0f} s",
         use=f"--set train.global_batch_size={batch}"
         if fewer

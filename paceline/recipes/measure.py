@@ -25,6 +25,7 @@ from paceline.deliver.wire.slot import Slot
 from paceline.deliver.wire.world import open_world
 from paceline.job.presets import ModelWidths
 from paceline.ledger.atomic import read_json_or, write_json
+from paceline.ledger.plural import many
 from paceline.plan.measured import SCHEMA, merged
 from paceline.recipes.place import Emit, Place, Stop
 
@@ -114,7 +115,7 @@ def run(payload: dict[str, Any], place: Place, emit: Emit, stop: Stop) -> dict[s
             {
                 "kind": "say",
                 "field": "measured",
-                "text": f"{place.world_size} ranks in {found['seconds']:.1f} s",
+                "text": f"{many(place.world_size, 'rank')} in {found['seconds']:.1f} s",
             }
         )
     return found

@@ -11,6 +11,7 @@ from typing import Any
 
 from paceline.deliver.mesh import Mesh
 from paceline.ledger import records
+from paceline.ledger.plural import many
 from paceline.ledger.records import PhaseRecord
 from paceline.plan.grammar import AXES
 from paceline.recipes.assemble import Assembly
@@ -133,7 +134,7 @@ def write_update(
         "none fired" if end is None or end.verdict is None else f"{end.verdict.control}: {end.verdict.seen}"
     )
     record = PhaseRecord(
-        objective=f"{schedule.steps} optimizer steps of {job.train.global_batch_size} sequences",
+        objective=f"{many(schedule.steps, 'optimizer step')} of {many(job.train.global_batch_size, 'sequence')}",
         owner=_OWNER,
         inputs={"optimizer": job.optimizer.model_dump(mode="json"), "steps": schedule.steps},
         assumptions=["the rate is a function of the step and of nothing local"],

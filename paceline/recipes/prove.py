@@ -52,6 +52,8 @@ def run(payload: dict[str, Any], place: Place, emit: Emit, stop: Stop) -> dict[s
             emit(
                 {"kind": "case", "name": case.name, "rank": place.rank, **run_case(case, world, device, stop)}
             )
+            if world is not None:
+                world.wait_for_the_last()  # a rank that dies in the next case leaves nobody within this one
         return {"cases": len(cases)}
     finally:
         if world is not None:

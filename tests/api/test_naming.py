@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from paceline.api.asked import refuse_options, trained_layout
 from paceline.api.jobs import load_job
 from paceline.api.naming import Names, names_in_repairs
-from paceline.api.prove import refuse_options, trained_layout
 from paceline.api.runs import Run
 from paceline.api.subject import Subject
 from paceline.api.target import find_target

@@ -83,7 +83,7 @@ error  ls is not a command of `paceline checkpoint`
 error  `paceline claim` is not in this version
   seen     `paceline claim`
   rule     it arrives with capability 05 (accounting); until then it is refused
-  use      paceline plan JOB says whether distributing should pay                             exit 2
+  use      paceline plan job.toml says whether distributing should pay                        exit 2
 """,
 }
 
@@ -161,6 +161,18 @@ def test_a_reader_that_leaves_is_no_error(tmp_path: Path) -> None:
     )  # fmt: skip
     assert done.stderr == ""
     assert len(done.stdout.splitlines()) <= 1
+
+
+@pytest.mark.parametrize(("code", "by"), [(130, "Ctrl-C"), (143, "SIGTERM")])
+def test_the_second_signal_is_not_silent(code: int, by: str, capsys: pytest.CaptureFixture[str]) -> None:
+    def leave() -> int:
+        raise SystemExit(code)
+
+    assert frame.guarded(Screen("train"), leave) == code
+    assert (
+        f"stopped  at once by {by}: the last verified checkpoint stands · exit {code}"
+        in capsys.readouterr().err
+    )
 
 
 def test_ctrl_c_ends_with_130_and_no_traceback(tmp_path: Path) -> None:

@@ -9,9 +9,6 @@ from tests.cli.shell import in_process
 
 LATER_OPTIONS = [
     ("plan", "--measure", "3"),
-    ("plan", "--score", "history.csv"),
-    ("plan", "--calibrate", "history.csv"),
-    ("plan", "--out", "scores.csv"),
     ("train", "--profile", "3"),
     ("train", "--dry-controls", ""),
     ("logs", "--host", "n0417"),
@@ -69,3 +66,18 @@ def test_what_is_not_there_in_python_says_what_is() -> None:
         with pytest.raises(pl.Refused) as caught:
             getattr(pl, name)()
         assert caught.value.use
+
+
+@pytest.mark.parametrize(
+    ("argv", "use"),
+    [
+        (("claim", "my.toml"), "paceline plan my.toml says"),
+        (("launch", "slurm", "my.toml", "--print"), "paceline train my.toml --layout"),
+        (("watch", "lr-3"), "paceline logs lr-3 --follow"),
+        (("watch",), "paceline logs last --follow"),
+    ],
+)
+def test_what_to_do_instead_is_about_what_was_typed(
+    argv: tuple[str, ...], use: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert use in in_process(capsys, *argv, "--json").object["error"]["use"]

@@ -48,7 +48,7 @@ def test_calibrating_on_own_runs(table: Path) -> None:
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["plan"], "plan needs a job"),
+        (["plan"], "JOB is missing"),
         (["plan", "--score", "none.csv"], "none.csv cannot be read as a table"),
         (["plan", "job.toml", "--score", "history.csv"], "JOB with --score"),
         (["plan", "--score", "history.csv", "--layout", "dp=2"], "--layout with --score"),

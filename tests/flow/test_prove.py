@@ -74,8 +74,8 @@ def test_a_failed_proof_ends_with_61_and_says_so_in_json(
 def test_what_the_data_is_changed_for_is_said_and_the_same_for_every_layout(job: Path) -> None:
     from contextlib import ExitStack
 
+    from paceline.api.bench import open_bench
     from paceline.api.jobs import load_job
-    from paceline.api.prove import open_bench
 
     with ExitStack() as held:
         bench = open_bench(load_job(job), held, lambda field, text: None)
@@ -107,8 +107,9 @@ def test_a_case_that_kills_its_ranks_ends_alone(
     """The cases before and after it are run, and it is told with its cause."""
     from contextlib import ExitStack
 
+    from paceline.api.bench import open_bench
     from paceline.api.jobs import load_job
-    from paceline.api.prove import open_bench, ready
+    from paceline.api.legs import ready
 
     with ExitStack() as held:
         bench = open_bench(load_job(job), held, lambda field, text: None)

@@ -67,7 +67,7 @@ COUNTED = {
     "stablelm-2-1.6b": 1_644_515_328,
     "starcoder2-3b": 3_030_371_328,
 }
-# The same, counted the same way, of narrow models of every family that transformers has: sizes that divide nothing show a
+# The same, counted the same way, of narrow models of every family that transformers has: odd sizes show a
 # bias or a norm that equal widths would hide. Less layers for further tokens, which transformers leaves out.
 SMALL = json.loads((FOLDER / "small" / "families.json").read_text(encoding="utf-8"))
 MTP = 11_610_067_968  # DeepSeek-V3's layer for a second token, which transformers leaves out

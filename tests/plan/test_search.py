@@ -48,11 +48,19 @@ def test_every_layout_is_either_listed_or_rejected_with_numbers() -> None:
     found = ask(top=2)
     layouts = [c.layout for c in found.candidates] + [r.layout for r in found.rejected]
     assert len(set(layouts)) == len(layouts)
-    assert {str(layout.replace(mbs=None)) for layout in layouts} == {
-        "single", "dp=2", "fsdp=2", "fsdp=2:zero1", "fsdp=2:zero2",
-        "tp=2", "pp=2", "pp=2:interleaved", "pp=2:zbv",
+    assert {str(layout.replace(mbs=None, recompute="none")) for layout in layouts} == {
+        "single", "dp=2", "fsdp=2", "fsdp=2:zero1", "fsdp=2:zero2", "tp=2", "cp=2", "cp=2:ulysses",
+        "pp=2", "pp=2:gpipe", "pp=2:interleaved", "pp=2:zero-bubble", "pp=2:zbv", "pp=2:dualpipev",
     }  # fmt: skip
+    assert {layout.recompute for layout in layouts} == {"none", "selective", "full"}
+    assert found.tally.adds_up()
+    assert found.tally.divide == len(layouts)
+    refused = [r for r in found.rejected if r.kind == "rule"]
+    assert refused
+    assert all(r.reason for r in refused)
     for rejection in found.rejected:
+        if rejection in refused:
+            continue
         assert rejection.kind == "slower"
         assert rejection.limit == pytest.approx(found.best.step_s[1])
         assert rejection.nearest.startswith("wins when")
@@ -67,7 +75,7 @@ def test_a_cpu_keeps_what_it_chose_before_there_were_more_axes() -> None:
         assert inside
 
 
-def test_no_layout_that_the_book_refuses_is_made_up() -> None:
+def test_only_what_is_listed_one_by_one_can_be_refused_by_the_book() -> None:
     for model, cluster in (("llama-3.1-8b", "2x8xH100-SXM-80GB"), ("qwen3-30b-a3b", "8xH100-SXM-80GB")):
         found = ask(job(LLAMA | {"model.preset": model, "data.sequence_length": 8192}), cluster)
         assert not [r for r in found.rejected if r.kind == "rule"]
@@ -76,7 +84,7 @@ def test_no_layout_that_the_book_refuses_is_made_up() -> None:
 def test_recompute_is_taken_where_it_makes_room_and_not_else() -> None:
     fits = ask(job(TINY | {"model.preset": "nano"}), "1xH100-SXM-80GB")
     assert fits.layout.recompute == "none"
-    assert not [r for r in fits.rejected if r.layout.recompute != "none"]
+    assert {r.layout.recompute for r in fits.rejected} == {"none", "selective", "full"}
     large = ask(
         job(LLAMA | {"model.preset": "llama-3.1-70b", "data.sequence_length": 8192}), "16x8xH100-SXM-80GB"
     )
@@ -236,14 +244,14 @@ def test_plan_needs_no_torch_and_answers_fast() -> None:
         "from tests.plan.answers import ask, job, LLAMA\n"
         "began = time.process_time()\n"
         "ask(job(LLAMA), '64x8xH100-SXM-80GB')\n"
-        "assert 'torch' not in sys.modules and 'numpy' not in sys.modules\n"
+        "assert 'torch' not in sys.modules\n"
         "print(time.process_time() - began)\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert float(done.stdout) < 3.0  # CPU seconds; a tenth of it on an idle machine
+    assert float(done.stdout) < 12.0  # CPU seconds for a million layouts; a fifth of it on an idle machine
 
 
 def test_measured_is_typed() -> None:

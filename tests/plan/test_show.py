@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from paceline.plan.show import grouped, seconds, summary, table
+from paceline.plan.show import answer, grouped, in_units, money, seconds, summary, table
 from tests.plan.answers import LLAMA, ask, job, measurement
 
 
@@ -20,7 +20,9 @@ def test_the_table_has_the_parts_of_the_mock_up() -> None:
         " #  layout",
         "MFU  GiB of 79",
         "rejected ",
-        "(all: --json, or plan.html)",
+        "--json, or plan.html)",
+        "searched ",
+        " layouts divide · ",
         " single",
         "would change the answer   ",
         "assumed  ",
@@ -66,3 +68,24 @@ def test_a_verdict_gives_up_its_percentage_before_its_column() -> None:
     wide = table(ask(measured=None), width=130).splitlines()
     assert any("tied with 1 (" in line for line in wide)
     assert any("tied with 1" in line for line in rows)
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(912, "912"), (37_200, "37.2 k"), (999_950, "1000.0 k"), (5.3e6, "5.3 M"), (8.03e9, "8.03 B")],
+)
+def test_a_small_model_is_not_nothing(count: float, text: str) -> None:
+    assert in_units(count) == text
+
+
+@pytest.mark.parametrize(
+    ("usd", "text"), [(0.0, "$0"), (0.004, "under 1 cent"), (0.3, "$0.30"), (3.2, "$3.20"), (160.4, "$160")]
+)
+def test_what_is_cheap_is_not_free(usd: float, text: str) -> None:
+    assert money(usd) == text
+
+
+def test_an_answer_as_asked_is_a_sentence() -> None:
+    text = answer(ask(cluster="8xH100-SXM-80GB", layout="dp=2"))
+    assert ". As asked" in text
+    assert "$0. " not in text

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from paceline.api.bench import Bench, open_bench
 from paceline.api.jobs import load_job
-from paceline.api.prove import Bench, open_bench
 from paceline.api.prove_all import BATCH, Case, Planned, Proofs, product, run_all
 from paceline.api.subject import Subject
 from paceline.evidence.parity_text import case_line, summary

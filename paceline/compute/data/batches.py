@@ -20,6 +20,7 @@ from paceline.compute.data.order import Order
 from paceline.compute.data.packing import IGNORE, PackedSet, Row
 from paceline.compute.data.prepared import Prepared
 from paceline.ledger.outcome import Exit, Refused
+from paceline.ledger.plural import many
 
 if TYPE_CHECKING:
     from paceline.job import Job
@@ -159,7 +160,7 @@ class _Deal:
                 "a batch cannot be dealt out",
                 exit_code=Exit.USAGE,
                 key="train.global_batch_size",
-                seen=f"{total} sequences, micro-batch {wanted}, data rank {rank} of {degree}",
+                seen=f"{many(total, 'sequence')}, micro-batch {wanted}, data rank {rank} of {degree}",
                 rule="batch, micro-batch and data ranks are at least 1",
                 use="train.global_batch_size = 32",
             )
@@ -218,9 +219,9 @@ def check_ranks(packed: Rows, data_degree: int) -> None:
         "there are fewer sequences than data ranks",
         exit_code=Exit.DATA,
         key="data.train",
-        seen=f"{packed.rows} sequences of {packed.sequence_length} tokens; {data_degree} data ranks",
+        seen=f"{many(packed.rows, 'sequence')} of {packed.sequence_length} tokens; {many(data_degree, 'data rank')}",
         rule="every data rank has at least one sequence of its own",
-        allowed=f"at most {packed.rows} data ranks",
+        allowed=f"at most {many(packed.rows, 'data rank')}",
         use=f"--layout dp={packed.rows}, or more data, or a smaller data.sequence_length",
     )
 

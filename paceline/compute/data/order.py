@@ -18,6 +18,7 @@ import numpy as np
 
 from paceline.compute.data.hashing import mix_all, mix_array
 from paceline.ledger.outcome import Exit, Refused
+from paceline.ledger.plural import many
 
 _ROUNDS = 8
 _SCHEDULE_SLOTS = 1 << 16
@@ -84,7 +85,7 @@ class Order:
                 "there is no row to order",
                 exit_code=Exit.DATA,
                 key="data.train",
-                seen=f"{rows} rows",
+                seen=f"{many(rows, 'row')}",
                 rule="an epoch has at least one row",
                 use="more data, or a smaller data.sequence_length",
             )

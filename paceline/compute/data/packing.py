@@ -21,6 +21,7 @@ import numpy as np
 from paceline.compute.data.order import Group
 from paceline.compute.data.prepared import Prepared, TokenStream
 from paceline.ledger.outcome import Exit, Refused
+from paceline.ledger.plural import many
 
 IGNORE = -100
 PACKINGS = ("concat", "masked", "none")
@@ -82,7 +83,7 @@ class PackedSet:
             "the data is too small for one sequence",
             exit_code=Exit.DATA,
             key="data.sequence_length" if self.rows or self.split == "train" else "data.eval",
-            seen=f"{min(s.tokens for s in streams)} tokens"
+            seen=f"{many(min(s.tokens for s in streams), 'token')}"
             + (f" in source {name!r}" if name else "")
             + f" to {self.split} on; sequence_length {self.sequence_length}",
             rule=f"a source has at least {needed} tokens (a sequence and the token after it)",

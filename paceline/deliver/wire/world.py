@@ -26,6 +26,7 @@ from paceline.deliver.wire.lost import explain
 from paceline.deliver.wire.naming import Names
 from paceline.deliver.wire.record import CallRecorder
 from paceline.ledger.outcome import Exit, Failed, Refused
+from paceline.ledger.plural import many
 
 BACKEND = "paceline"
 LOOPBACK = "127.0.0.1"
@@ -268,7 +269,7 @@ def _missing(ranks: list[int], seat: Seat, timeout_s: float, why: str) -> Failed
         if len(ranks) == 1
         else f"ranks {names} did not come to the meeting",
         exit_code=Exit.PEERS,
-        seen=f"rank {seat.rank} waited {timeout_s:g} s for {seat.world_size} ranks"
+        seen=f"rank {seat.rank} waited {timeout_s:g} s for {many(seat.world_size, 'rank')}"
         + (f"; {why}" if why else ""),
         rule=f"each rank reaches {seat.store_host}:{seat.store_port} within {timeout_s:g} s",
         use=f"the log of rank {ranks[0] if ranks else 0}: it says how far it got",

@@ -13,6 +13,7 @@ from paceline.evidence.page.html import Html, details, join, table, tag
 from paceline.evidence.page.numbers import clock, percent, seconds
 from paceline.evidence.waste import EXPLAINED, phase_shares, reason_words
 from paceline.ledger.accounts import RankAccounts
+from paceline.ledger.plural import many
 from paceline.ledger.spans import PHASES
 
 RANKS_SHOWN = 16
@@ -85,7 +86,11 @@ def ranks(facts: Facts) -> Html:
         cells.append(tag("span", f"rank {account.rank}"))
         cells.append(stacked((Part(words(p), by_phase[p], p) for p in _ALL), thin=True))
         cells.append(tag("span", f"idle {percent(by_phase['idle'])}", cls="end"))
-    text = f"{len(chosen)} of {len(facts.ranks)} ranks" if len(chosen) < len(facts.ranks) else "Each rank"
+    text = (
+        f"{len(chosen)} of {many(len(facts.ranks), 'rank')}"
+        if len(chosen) < len(facts.ranks)
+        else "Each rank"
+    )
     late = facts.split.latest_rank
     if late is None:
         told = "no rank kept the others waiting."

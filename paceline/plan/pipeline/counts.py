@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from itertools import count
 from typing import Protocol
 
+from paceline.ledger.plural import many
 from paceline.plan.columns import Column, most
 
 
@@ -95,5 +96,5 @@ def refuses(layout: Pipeline, micro_batches: int) -> str | None:
     if takes(layout, micro_batches):
         return None
     near = ", ".join(map(str, allowed_micro_batches(layout, micro_batches)))
-    have = f"{micro_batches} micro-batch{'es' if micro_batches != 1 else ''}"
+    have = many(micro_batches, "micro-batch")
     return f"pp={layout.pp}:{layout.schedule} cannot run {have} a step: it takes {near}, …"

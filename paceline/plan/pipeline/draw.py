@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from textwrap import wrap
 from xml.sax.saxutils import escape
 
+from paceline.ledger.plural import many
 from paceline.plan.pipeline.clock import Slot, Timeline
 from paceline.plan.pipeline.counts import Pipeline
 from paceline.plan.pipeline.orders import KINDS, Action
@@ -21,7 +22,7 @@ def title(layout: Pipeline, timeline: Timeline) -> str:
     micro_batches = 1 + max(slot.action.micro_batch for slot in timeline.slots[0])
     peak = f"{timeline.peak_micro_batches:.3g}"
     return (
-        f"{layout} · {micro_batches} micro-batches · bubble {100 * timeline.bubble:.0f} % · "
+        f"{layout} · {many(micro_batches, 'micro-batch')} · bubble {100 * timeline.bubble:.0f} % · "
         f"{peak} kept at once on the fullest rank"
     )
 

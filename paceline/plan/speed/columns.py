@@ -7,6 +7,7 @@ distinct sizes are few.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import repeat
 from typing import Any
 
 from paceline.plan.columns import Column, is_column
@@ -29,6 +30,7 @@ class ColumnSpeeds:
         self.sigma: Mapping[str, float] = speeds.sigma
         self.assumed = speeds.assumed
         self._shared = shared
+        self._widths: dict[int, Widths] = {}
         self._known: dict[tuple[Any, ...], dict[Any, float]] = {}
 
     def peak_flops(self, world: int) -> float:
@@ -36,7 +38,7 @@ class ColumnSpeeds:
 
     def block_s(self, kind: Widths, sequence_length: int, mbs: Column, world: Column, tp: int = 1) -> Column:
         return self._each(
-            ("block", kind, sequence_length, tp),
+            ("block", self._name(kind), sequence_length, tp),
             lambda m, w: self.one.block_s(kind, sequence_length, m, w, tp),
             mbs,
             self._ranks(world),
@@ -44,7 +46,7 @@ class ColumnSpeeds:
 
     def outer_s(self, widths: Widths, sequence_length: int, mbs: Column, world: Column) -> Column:
         return self._each(
-            ("outer", widths, sequence_length),
+            ("outer", self._name(widths), sequence_length),
             lambda m, w: self.one.outer_s(widths, sequence_length, m, w),
             mbs,
             self._ranks(world),
@@ -69,6 +71,11 @@ class ColumnSpeeds:
         found = getattr(self.one, "distance", None)
         return float(found(widths, sequence_length, mbs)) if found else float("inf")
 
+    def _name(self, widths: Widths) -> int:
+        """Widths are many fields to compare: one object is known by its place, and kept so that it stays there."""
+        self._widths[id(widths)] = widths
+        return id(widths)
+
     def _ranks(self, world: Column) -> Column:
         return world if self._shared else 1
 
@@ -81,10 +88,17 @@ class ColumnSpeeds:
         return _laid_out(known, ask, questions)
 
 
+SHORT = 100
+"""Up to here looking each one up is quicker than finding the distinct ones."""
+
+
 def _laid_out(known: dict[Any, float], ask: Callable[..., float], questions: tuple[Column, ...]) -> Column:
     import numpy as np
 
     columns = [q for q in questions if is_column(q)]
+    if len(columns[0]) <= SHORT:
+        each = [q.tolist() if is_column(q) else repeat(q) for q in questions]
+        return np.array([_known(known, ask, row) for row in zip(*each, strict=False)])
     place: Any = 0
     for column in columns:
         distinct, index = np.unique(column, return_inverse=True)
@@ -94,10 +108,11 @@ def _laid_out(known: dict[Any, float], ask: Callable[..., float], questions: tup
     else:
         first = np.unique(place, return_index=True)[1]
     rows = zip(*(q[first].tolist() if is_column(q) else [q] * len(first) for q in questions), strict=True)
-    answers = []
-    for row in rows:
-        found = known.get(row)
-        if found is None:
-            found = known[row] = ask(*row)
-        answers.append(found)
-    return np.array(answers)[place]
+    return np.array([_known(known, ask, row) for row in rows])[place]
+
+
+def _known(known: dict[Any, float], ask: Callable[..., float], row: Any) -> float:
+    found = known.get(row)
+    if found is None:
+        found = known[row] = ask(*row)
+    return found

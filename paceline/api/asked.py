@@ -1,0 +1,98 @@
+"""What a proof is asked: its layout and options, read and refused before anything starts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from paceline.api.bench import Say
+from paceline.api.jobs import MANY_TOKENS, Sets, run_of
+from paceline.api.plan import resolve_cluster
+from paceline.api.subject import Subject
+from paceline.ledger.outcome import Exit, Refused
+from paceline.plan.layout import Layout
+
+if TYPE_CHECKING:
+    from paceline.job import Job
+
+LEAST_STEPS = 3
+LEGS = ("both", "fp64", "job")
+SHRINKS = ("auto", "off")
+STEPS_RULE = (
+    "a proof takes three steps: the first tells of gradients, the second of the optimizer's state, the third of what "
+    "both did"
+)
+SHRINK_RULE = (
+    "auto makes the model smaller for the proof and keeps what the layout divides; off takes it as it is"
+)
+LEG_RULE = "fp64 compares in float64, job in the job's own precision, both does one after the other"
+
+
+def trained_layout(job: Job | str | Path, word: str, sets: Sets, say: Say) -> str:
+    """Where JOB is a run and nothing else is asked for: what it trained with, which its own job may leave to auto."""
+    run = run_of(job) if isinstance(job, str | Path) else None
+    if word not in ("", "auto") or run is None or "layout.use" in dict(sets) or run.layout.auto:
+        return word
+    say("layout", f"{run.layout}: what {run.name} trained with")
+    return str(run.layout)
+
+
+def asked_layout(job: Job, word: str) -> Layout:
+    """The layout that is meant: the word's, the job's, or the plan's; closed, and checked by the rule book.
+
+    Raises:
+        Refused: 2 or 10, with the nearest layout that runs.
+    """
+    from paceline.api.plan import plan
+    from paceline.plan.rules import Facts, check, read
+
+    text = job.layout.use if word in ("", "auto") else word
+    where = "layout.use" if text is job.layout.use else "--layout"
+    cluster = resolve_cluster("this", job.run.device)
+    facts = Facts(
+        widths=job.model.widths(job.model.own_vocab_size() or MANY_TOKENS),
+        global_batch=job.train.global_batch_size,
+        devices=cluster.devices,
+        cpu=cluster.is_cpu,
+        optimizer=job.optimizer.name,
+        sequence_length=job.data.sequence_length,
+    )
+    layout = read(text, facts, where)
+    if layout.auto:
+        return plan(job, layout=text).layout
+    check(layout, facts, where)
+    return layout.resolve(cluster.devices)
+
+
+def refuse_broken(subject: Subject, layout: Layout) -> None:
+    """Refuse a layout that the rule book allows on the job and not on the job in small: shrinking kept too little."""
+    broken = subject.refused(layout)
+    if broken is None:
+        return
+    raise Refused(
+        f"the job in small does not take this layout: {broken[1]}",
+        exit_code=broken[0].exit_code,
+        key="--shrink",
+        seen=f"{layout}; {subject.small.said or 'nothing was made smaller'}",
+        rule=broken[0].text,
+        use="--shrink off",
+    )
+
+
+def refuse_options(steps: int, shrink: str, leg: str) -> None:
+    """Refuse (2) an option that is out of range."""
+    for name, seen, good, rule, allowed, use in (
+        ("--steps", str(steps), steps >= LEAST_STEPS, STEPS_RULE, f"{LEAST_STEPS} or more", str(LEAST_STEPS)),
+        ("--shrink", shrink, shrink in SHRINKS, SHRINK_RULE, ", ".join(SHRINKS), "auto"),
+        ("--leg", leg, leg in LEGS, LEG_RULE, ", ".join(LEGS), "both"),
+    ):
+        if not good:
+            raise Refused(
+                f"{name} {seen} is not possible",
+                exit_code=Exit.USAGE,
+                key=name,
+                seen=seen,
+                rule=rule,
+                allowed=allowed,
+                use=f"{name} {use}",
+            )

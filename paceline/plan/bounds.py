@@ -1,0 +1,217 @@
+"""What a layout takes at least: seconds and bytes that are there whatever its share of the batch looks like.
+
+Below the full price (``plan/cost/step.py``) and made of the same terms. Seconds: every micro-batch through the
+slowest coordinate, the waiting of the schedule, the host; not what fsdp and dp send, nor the optimizer. Bytes:
+states over all ranks that could share them, and the activations in flight. A layout whose bound is above what is
+known to be reached need not be priced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from paceline.plan.activations import block_bytes, layer_activation_bytes
+from paceline.plan.cluster import Cluster
+from paceline.plan.columns import Column
+from paceline.plan.cost import cp, ep, pp, single, tp
+from paceline.plan.cost.fsdp import UNIT_HOST_S
+from paceline.plan.cost.held import Held, Layers
+from paceline.plan.cost.step import COMMUNICATOR_BYTES, SLACK
+from paceline.plan.cost.terms import Delivered, Work
+from paceline.plan.enumerate import Cut, Depth, Space
+from paceline.plan.field import Fields
+from paceline.plan.layout import Layout
+from paceline.plan.model import cut as cut_kind
+from paceline.plan.model import held_layer, held_outer, kinds
+from paceline.plan.speed.speeds import Group, Speeds
+
+Array = Any
+SURELY = 1 - 1e-9
+"""Sums are taken in another order here than in the price."""
+
+
+@dataclass(frozen=True)
+class Times:
+    """Seconds of one micro-batch of each size in the grid: of a layer of each kind, of the head, of its stream.
+
+    ``sends``: to a rank on the same host, and to one on another.
+    """
+
+    layers: Array
+    layer_messages: Array
+    head: Array
+    head_messages: Array
+    sends: Array
+
+
+@dataclass(frozen=True)
+class LayerBytes:
+    """Of a layer of each kind: parameters that are shared by all ranks of a stage, and those of experts; bytes that
+    a token keeps for backward, and those that it takes while the layer is at work.
+    """
+
+    dense: Array
+    experts: Array
+    kept: Array
+    working: Array
+
+
+class Bounds:
+    """Lower bounds in one space. ``speeds`` answers for columns."""
+
+    def __init__(self, space: Space, speeds: Speeds) -> None:
+        self.space, self.speeds = space, speeds
+        self.work: Work = space.work
+        self.cluster: Cluster = space.cluster
+        self.fields = Fields(space)
+        self._times: dict[tuple[Cut, str], Times] = {}
+
+    def times(self, cut: Cut, recompute: str) -> Times:
+        """Asked of the same formulas as the price: a layer of each kind alone, then the head alone."""
+        key = (cut, recompute)
+        if key not in self._times:
+            model = self.space.model(cut, Depth(), recompute)
+            rows = _column([rows for rows, _ in self.fields.grid])
+            worlds = _column([world or 1 for _, world in self.fields.grid])
+            devices = worlds if self.cluster.is_cpu else self.cluster.near
+            layers = [self._layer(model, kind, rows, worlds, devices) for kind, _ in kinds(self.work.widths)]
+            self._times[key] = Times(
+                np.stack([seconds for seconds, _ in layers]),
+                np.stack([sent for _, sent in layers]),
+                *self._head(model, rows, worlds, devices),
+                self._sends(cut, rows),
+            )
+        return self._times[key]
+
+    def _layer(
+        self, model: Layout, kind: Any, rows: Array, worlds: Array, devices: Column
+    ) -> tuple[Array, Array]:
+        mine = cut_kind(kind, model.tp, model.ep, model.etp)
+        held = self._held(Layers(mine, held_layer(kind, model.tp, model.ep, model.etp), 1), model)
+        length = self.work.sequence_length
+        seconds = self.speeds.block_s(mine, length, rows / model.cp, worlds, model.tp)
+        sent = [axis.deliver(model, self.work, self.speeds, devices, held, rows) for axis in (tp, cp, ep)]
+        exposed = sum(sent, Delivered()).exposed_s
+        return single.recomputed(model, self.speeds) * seconds, np.broadcast_to(exposed, rows.shape)
+
+    def _held(self, layers: Layers, model: Layout) -> Held:
+        return Held(self.work.widths, (layers,), False, False, 0, 0, model.ep * model.etp > 1)
+
+    def _head(self, model: Layout, rows: Array, worlds: Array, devices: Column) -> tuple[Array, Array]:
+        widths, length = cut_kind(self.work.widths, model.tp), self.work.sequence_length
+        seconds = self.speeds.outer_s(widths, length, rows / model.cp, worlds)
+        held = Held(self.work.widths, (), False, True, 0, 0, False)
+        sent = tp.deliver(model, self.work, self.speeds, devices, held, rows).exposed_s
+        return seconds, np.broadcast_to(sent, rows.shape)
+
+    def _sends(self, cut: Cut, rows: Array) -> Array:
+        tokens = rows * self.work.sequence_length / (cut.cp * cut.tp)
+        size = tokens * self.work.widths.hidden_size * self.work.weight_bytes
+        both = [self.speeds.collective_s("send", size, Group(2, on_host)) for on_host in (2, 1)]
+        return np.stack(both) / (2 if self.speeds.overlaps else 1)
+
+    def least_s(self, cut: Cut, recompute: str) -> float:
+        """Of a cut at any depth and share: all layers, spread evenly over the ranks of the largest world."""
+        times = self.times(cut, recompute)
+        counts = np.array([len(which) for _, which in kinds(self.work.widths)])
+        of_messages = min(1.0, self.speeds.factors.exposed)
+        each = counts @ (times.layers + of_messages * times.layer_messages) + times.head
+        rows = _column([rows for rows, _ in self.fields.grid])
+        whole = self.work.global_batch * cut.tp * cut.cp * float((each / rows).min())
+        return SURELY * whole / self.space.worlds[-1]
+
+    def seconds(self, cut: Cut, recompute: str) -> Array:
+        """Of each point of the cut's field."""
+        at, times, factors = self.fields.of(cut), self.times(cut, recompute), self.speeds.factors
+        size, predicts = at.size, at.ends[:, 1]
+        compute = _by_kind(at.counts, times.layers[:, size]) + predicts * times.head[size]
+        each = compute + predicts * times.head_messages[size]
+        if times.layer_messages.any():
+            each = each + _by_kind(at.counts, times.layer_messages[:, size])
+        near = self.cluster.world if self.cluster.is_cpu else self.cluster.near
+        away = (2 * (at.world // at.pp) > near).astype(int)
+        edges = np.maximum(0, 2 * at.vpp - at.ends.sum(axis=1)) * (at.pp > 1)
+        each = each + edges * times.sends[away, size] * (at.many > 0)
+        one = each.max(axis=0)
+        waited = factors.idle * at.waiting * ((at.many * each).sum(axis=0) - one)
+        exposed = min(1.0, factors.exposed)
+        slowest = one
+        if exposed < 1:
+            least = np.where(at.many > 0, compute, np.inf).min(axis=0)
+            slowest = exposed * one + (1 - exposed) * least
+        actions = 2 * at.vpp * (at.pp > 1) * pp.ACTION_S
+        host = factors.host * (single.STEP_S + (single.MICRO_BATCH_S + actions) * at.micros)
+        return SURELY * (at.micros * slowest + waited + host)
+
+    def sharded_s(self, cut: Cut) -> Array:
+        """What fsdp's hooks add to a bound of seconds, of each point."""
+        at = self.fields.of(cut)
+        depth = np.where(at.many > 0, at.counts.sum(axis=1), np.inf).min(axis=0)
+        return SURELY * self.speeds.factors.host * UNIT_HOST_S * (depth + 1) * at.micros
+
+    def bytes(self, cut: Cut, recompute: str, *, sharded: bool, kept: bool = False) -> Array:
+        """Of each point, its fullest rank.
+
+        Args:
+            sharded: as if every rank that could share a state did. kept: weights stay whole over the step.
+        """
+        at, work = self.fields.of(cut), self.work
+        tokens = at.mbs * (work.sequence_length / cut.cp)
+        layer = self._layer_bytes(cut, recompute)
+        present = at.counts > 0
+        dense = _by_kind(at.counts, layer.dense[:, None])
+        table = held_outer(work.widths, cut.tp, embeds=True, predicts=False)[0]
+        outer = table * at.ends.max(axis=1)
+        experts = _by_kind(at.counts, layer.experts[:, None])
+        states = dense + outer + experts
+        if sharded:
+            same = np.maximum(1, at.world // at.pp // (cut.ep * cut.etp))
+            states = (dense + outer) / np.maximum(1, at.degree * cut.cp) + experts / same
+            unit = (present * (layer.dense + layer.experts)[:, None]).max(axis=1)
+            largest = np.maximum(unit, outer)
+            live = np.where(kept | at.split, dense + outer + experts, largest + unit)
+            beside = work.weight_bytes * live + (work.weight_bytes + work.gradient_bytes) * largest
+        else:
+            beside = work.gradient_bytes * (dense + outer) * (at.degree > 1)
+        gradients = np.where(at.micros == 1, 0, 1)  # with one, they appear as activations go
+        each = work.master_bytes * (1 + gradients + work.optimizer_states) * states + beside
+        each = each + at.live * _by_kind(at.counts, layer.kept[:, None]) * tokens
+        each = each + (present * layer.working[:, None]).max(axis=1) * tokens * (at.many > 0)
+        stream = work.widths.hidden_size * work.weight_bytes / cut.tp
+        each = each + 2 * at.vpp * (at.pp > 1) * tokens * stream
+        groups = (cut.tp > 1) + (cut.cp > 1) + (cut.ep > 1) + (at.pp > 1)
+        base = self.speeds.base_bytes + (0 if self.cluster.is_cpu else groups * COMMUNICATOR_BYTES)
+        return SURELY * (SLACK * each.max(axis=0) + base)
+
+    def _layer_bytes(self, cut: Cut, recompute: str) -> LayerBytes:
+        length, precision = self.work.sequence_length, self.work.precision
+        held = [held_layer(kind, cut.tp, cut.ep, cut.etp) for kind, _ in kinds(self.work.widths)]
+        mine = [cut_kind(kind, cut.tp, cut.ep, cut.etp) for kind, _ in kinds(self.work.widths)]
+        apart = cut.ep * cut.etp > 1
+        whole = [layer_activation_bytes(kind, precision, length, cut.tp, "none") for kind in mine]
+        return LayerBytes(
+            dense=np.array([one.dense if apart else one.total for one in held], dtype=float),
+            experts=np.array([apart * one.experts for one in held], dtype=float),
+            kept=np.array(
+                [layer_activation_bytes(kind, precision, length, cut.tp, recompute) for kind in mine]
+            ),
+            working=np.array(
+                [
+                    block_bytes(kind, precision, cut.tp) + (recompute != "none") * again
+                    for kind, again in zip(mine, whole, strict=True)
+                ]
+            ),
+        )
+
+
+def _by_kind(counts: Array, each: Array) -> Array:
+    """Sum over kinds of layers: (coordinates, kinds, points) × (kinds, points)."""
+    return sum(counts[:, kind] * each[kind] for kind in range(counts.shape[1]))
+
+
+def _column(values: Iterable[int]) -> Array:
+    return np.array(list(values), dtype=np.int64)

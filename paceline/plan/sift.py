@@ -1,0 +1,270 @@
+"""The best layouts of a space that is too large to price one by one: branch and bound over columns.
+
+A cut is opened into its depths, a depth into the columns of its shares, always the one whose lower bound of the
+objective is least; what is left when that bound is above the last of the best is pruned, and only counted. In a
+depth, shares whose bound is too large are dropped before the price. So the best found are those that pricing all
+would find (``tests/plan/test_search_exhaustive.py``).
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from itertools import count
+from typing import Any
+
+import numpy as np
+
+from paceline.plan.answer import GIB, Kind, Rejection
+from paceline.plan.bounds import Bounds
+from paceline.plan.cost.sheaf import Sheaf
+from paceline.plan.cost.step import estimate, memory_of
+from paceline.plan.decide import memory_limit, over_limits, price
+from paceline.plan.enumerate import Cut, Space
+from paceline.plan.layout import Layout
+from paceline.plan.tally import Tally
+from paceline.plan.weigh import Question, family, fits, is_late, simplicity, unit, weigh
+
+Array = Any
+EQUAL = 1 + 1e-12
+FEW = 3  # columns so short are priced one by one
+
+
+@dataclass
+class Sifted:
+    """The best layouts in order, with their weights; what became of all; the nearest misses of each family."""
+
+    best: list[tuple[float, Layout]] = field(default_factory=list)
+    tally: Tally = field(default_factory=Tally)
+    misses: list[Rejection] = field(default_factory=list)
+
+
+def sift(question: Question, space: Space, keep: int) -> Sifted:
+    """The ``keep`` best layouts of a space, as pricing all of them would find.
+
+    ``question.speeds`` answers for columns (:class:`paceline.plan.speed.columns.ColumnSpeeds`).
+    """
+    return _Sieve(question, space, keep).run()
+
+
+class _Sieve:
+    def __init__(self, question: Question, space: Space, keep: int) -> None:
+        self.question, self.space, self.keep = question, space, keep
+        self.speeds = question.speeds
+        self.bounds = Bounds(space, self.speeds)
+        self.limit = np.inf  # the weight of the last of the best, once there are as many as are kept
+        self.found: list[tuple[float, Layout]] = []
+        self.weights: list[float] = []  # of the best, negated: the last of them first
+        self.over_memory = self.scored = self.unfit = self.late = 0
+        self.sizes: dict[tuple[Cut, str], tuple[Array, Array, Array]] = {}
+        self.hooks: dict[Cut, Array] = {}
+        self.misses: dict[tuple[str, str], tuple[float, Rejection]] = {}
+
+    def run(self) -> Sifted:
+        for cut, recompute, points in self._nodes():
+            self._price(cut, recompute, points)
+        divide, refused = self.space.total
+        tally = Tally(
+            divide=divide,
+            refused=refused,
+            over_memory=self.over_memory,
+            too_slow=divide - refused - self.over_memory - self.scored,
+            scored=self.scored,
+            unfit=self.unfit,
+            late=self.late,
+        )
+        return Sifted(self._kept(), tally, [miss for _, miss in self.misses.values()])
+
+    def _nodes(self) -> Iterator[tuple[Cut, str, Array]]:
+        """Points of a depth, in order of their bounds, until those are above the limit."""
+        tie = count()
+        heap: list[tuple[float, int, Cut, str, Array]] = []
+        for cut in self.space.cuts if self.bounds.fields.grid else ():
+            for recompute in self.space.recomputes:
+                least = self._weighed(self.bounds.least_s(cut, recompute), self.space.worlds[0])
+                least = 0.0 if self.question.objective == "memory" else least
+                heapq.heappush(heap, (least, next(tie), cut, recompute, None))
+        while heap and heap[0][0] <= self.limit:
+            _, _, cut, recompute, points = heapq.heappop(heap)
+            if points is not None:
+                yield cut, recompute, points
+                continue
+            for bound, few in self._opened(cut, recompute):
+                heapq.heappush(heap, (bound, next(tie), cut, recompute, few))
+        for bound, _, cut, recompute, points in heap:
+            if points is not None:
+                self._miss(self._one(cut, recompute, int(points[0, 0])), self._kind(), bound, self.limit)
+
+    def _weighed(self, seconds: Array, world: Array) -> Array:
+        return seconds * world if self.question.objective == "cost" else seconds
+
+    def _opened(self, cut: Cut, recompute: str) -> Iterator[tuple[float, Array]]:
+        """Of each depth the points that may fit, nearest first, with their bound."""
+        at = self.bounds.fields.of(cut)
+        if not len(at):
+            return
+        size = np.minimum(*self._sizes(cut, recompute)[:2])
+        room = self._room(at.world)
+        fit = fits(size, room)
+        layouts = 1 + at.splits * (len(self.space.stages) - at.split)
+        large = at.runs & ~fit
+        self.over_memory += int(layouts[large].sum())
+        if large.any():
+            i = int(np.argmin(np.where(large, size, np.inf)))
+            self._miss(self._one(cut, recompute, i), "memory", float(size[i]) / GIB, float(room[i]) / GIB)
+        bound = size / GIB
+        if self.question.objective != "memory":
+            bound = self._weighed(self.bounds.seconds(cut, recompute), at.world)
+        bound = np.where(at.runs & fit & (bound <= self.limit), bound, np.inf)
+        for index in np.flatnonzero(np.minimum.reduceat(bound, at.firsts) < np.inf):
+            mine = at.of_depth(int(index))
+            points = mine.start + np.flatnonzero(bound[mine] < np.inf)
+            points = points[np.argsort(bound[points], kind="stable")]
+            yield float(bound[points[0]]), np.stack([points.astype(float), bound[points]])
+
+    def _price(self, cut: Cut, recompute: str, few: Array) -> None:
+        """Price what may be among the best, whole replicas first."""
+        points = few[0, few[1] <= self.limit].astype(int)
+        at = self.bounds.fields.of(cut).take(points)
+        model = self.space.model(cut, at.depths[at.depth[0]], recompute)
+        stages = [zero for zero in self.space.stages if zero != "zero3" or not at.split[0]]
+        room = self._room(at.world)
+        whole, shards, kept = (fits(size[points], room) for size in self._sizes(cut, recompute))
+        self.over_memory += int((~whole).sum()) + int((at.splits * len(stages))[~shards].sum())
+        if whole.any():
+            self._score(Sheaf(model, at.degree[whole], 1, at.mbs[whole]))
+        if self.question.objective != "memory":
+            more = self._weighed(self._hooks(cut)[points], at.world)
+            shards = shards & (few[1, : len(points)] + more <= self.limit)
+        at, kept = at.take(shards), kept[shards]
+        splits = [(i, n) for i, degree in enumerate(at.degree.tolist()) for n in self.space.shards(degree)]
+        if not splits:
+            return
+        owner, fsdp = np.array(splits).T
+        dp, mbs, keeps = at.degree[owner] // fsdp, at.mbs[owner], kept[owner]
+        for zero in stages:
+            sheaf = Sheaf(model, dp, fsdp, mbs, zero, sharded=True)
+            if zero != "zero3" and not keeps.all():
+                self.over_memory += int((~keeps).sum())
+                sheaf = sheaf.take(keeps)
+            if len(sheaf):
+                self._score(sheaf)
+
+    def _sizes(self, cut: Cut, recompute: str) -> tuple[Array, Array, Array]:
+        """Bounds of the bytes of each point of a cut: as replicas, as shards, as shards with whole weights beside."""
+        key = (cut, recompute)
+        if key not in self.sizes:
+            alone = self.bounds.fields.of(cut).splits == 0
+            whole = self.bounds.bytes(cut, recompute, sharded=False)
+            shards = np.where(alone, np.inf, self.bounds.bytes(cut, recompute, sharded=True))
+            kept = self.bounds.bytes(cut, recompute, sharded=True, kept=True)
+            self.sizes[key] = whole, shards, kept
+        return self.sizes[key]
+
+    def _hooks(self, cut: Cut) -> Array:
+        """Seconds that shards add to each point of a cut."""
+        if cut not in self.hooks:
+            self.hooks[cut] = self.bounds.sharded_s(cut)
+        return self.hooks[cut]
+
+    def _score(self, sheaf: Sheaf) -> None:
+        work, cluster = self.question.facts.work, self.question.cluster
+        self.scored += len(sheaf)
+        if len(sheaf) <= FEW:
+            for i in range(len(sheaf)):
+                self._score_one(sheaf, i)
+            return
+        memory = memory_of(sheaf, work, self.speeds, cluster)
+        room = self._room(sheaf.world_size)
+        size = np.broadcast_to(memory[3], len(sheaf))
+        fit = fits(size, room)
+        self.unfit += int((~fit).sum())
+        if not fit.all():
+            i = int(np.argmin(np.where(fit, np.inf, size)))
+            self._miss(sheaf.layout(i), "memory", float(size[i]) / GIB, float(room[i]) / GIB)
+            if not fit.any():
+                return
+            sheaf, room, size = sheaf.take(fit), room[fit], size[fit]
+            memory = ({}, memory[1], memory[2], size)
+        found = estimate(sheaf, work, self.speeds, cluster, memory)
+        seconds = np.broadcast_to(found.step_s, len(sheaf))
+        weight = weigh(self.question, seconds, size, sheaf.world_size, room)
+        late = is_late(self.question, found, sheaf.world_size)
+        if np.any(late):
+            self.late += int(np.sum(late))
+            i = int(np.argmin(np.where(late, seconds, np.inf)))
+            self._late(sheaf.layout(i))
+            weight = np.where(late, np.inf, weight)
+        self._keep(sheaf, weight)
+
+    def _score_one(self, sheaf: Sheaf, i: int) -> None:
+        """The same for one layout, which is quicker than a column of few."""
+        work, cluster, layout = self.question.facts.work, self.question.cluster, sheaf.layout(i)
+        memory, room = memory_of(layout, work, self.speeds, cluster), memory_limit(self.question, layout)
+        if not fits(memory[3], room):
+            self.unfit += 1
+            self._miss(layout, "memory", memory[3] / GIB, room / GIB)
+            return
+        found = estimate(layout, work, self.speeds, cluster, memory)
+        if is_late(self.question, found, layout.world_size):
+            self.late += 1
+            self._late(layout)
+            return
+        weight = weigh(self.question, found.step_s, memory[3], layout.world_size, room)
+        self._keep(sheaf.take(np.array([i])), np.array([weight]))
+
+    def _keep(self, sheaf: Sheaf, weight: Array) -> None:
+        best = np.flatnonzero(weight <= self.limit * EQUAL) if self.limit < np.inf else np.arange(len(weight))
+        best = best[np.isfinite(weight[best])]
+        if len(best) > self.keep:
+            last = np.partition(weight[best], self.keep - 1)[self.keep - 1]
+            best = best[weight[best] <= last * EQUAL]
+        self.found += [(float(weight[i]), sheaf.layout(int(i))) for i in best]
+        kept = np.zeros(len(weight), dtype=bool)
+        kept[best] = True
+        slower = ~kept & np.isfinite(weight)
+        if slower.any():
+            i = int(np.argmin(np.where(slower, weight, np.inf)))
+            self._miss(sheaf.layout(i), self._kind(), float(weight[i]), self.limit)
+        for i in best:
+            heapq.heappush(self.weights, -float(weight[i]))
+            if len(self.weights) > self.keep:
+                heapq.heappop(self.weights)
+        if len(self.weights) == self.keep:
+            self.limit = -self.weights[0]
+        if len(self.found) > 4 * self.keep:
+            self.found = self._kept()
+
+    def _kept(self) -> list[tuple[float, Layout]]:
+        """Of equals the simplest first."""
+        self.found.sort(key=lambda one: (float(f"{one[0]:.10g}"), simplicity(one[1])))
+        return self.found[: self.keep]
+
+    def _room(self, world: Array) -> Array:
+        cluster = self.space.cluster
+        if not cluster.is_cpu:
+            return np.full(np.shape(world), float(cluster.memory_bytes))
+        return cluster.memory_bytes // np.maximum(1, world)
+
+    def _one(self, cut: Cut, recompute: str, point: int) -> Layout:
+        at = self.bounds.fields.of(cut)
+        model = self.space.model(cut, at.depths[at.depth[point]], recompute)
+        return model.replace(dp=int(at.degree[point]), mbs=int(at.mbs[point]))
+
+    def _kind(self) -> Kind:
+        return "cost" if self.question.objective == "cost" else "slower"
+
+    def _miss(self, layout: Layout, kind: Kind, value: float, limit: float) -> None:
+        """Remember the nearest miss of each family and kind."""
+        key = (family(layout), kind)
+        if key not in self.misses or value < self.misses[key][0]:
+            name = "GiB" if kind == "memory" else unit(self.question)
+            self.misses[key] = (value, Rejection(layout, kind, value, limit, name, ""))
+
+    def _late(self, layout: Layout) -> None:
+        late = over_limits(self.question, price(self.question, layout))
+        if late is not None:
+            key = (family(layout), late.kind)
+            if key not in self.misses or late.value < self.misses[key][0]:
+                self.misses[key] = (late.value, replace(late))

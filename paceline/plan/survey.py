@@ -1,0 +1,111 @@
+"""All layouts of a question, scope by scope: a small space is priced one by one, a large one is sifted.
+
+Either way the best come back as candidates, priced in full, and every other layout is in the tally, with the nearest
+misses of each family among the rejections. numpy is imported for a large space only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from paceline.plan.answer import GIB, Rejection
+from paceline.plan.cost.step import memory_of
+from paceline.plan.decide import Judged, judge, memory_limit, order, over_limits, price, with_nearest
+from paceline.plan.enumerate import Space, scopes
+from paceline.plan.layout import Layout
+from paceline.plan.reasons import objective, wins_when
+from paceline.plan.rules import first_broken, repair
+from paceline.plan.speed.columns import ColumnSpeeds
+from paceline.plan.tally import Tally
+from paceline.plan.weigh import Question, family, fits
+
+FEW = 500
+KEPT = 128
+
+
+def survey(question: Question, options: Layout, *, narrow: bool = False, keep: int = KEPT) -> Judged:
+    """The best layouts of each scope in order, and what became of the others.
+
+    Args:
+        options: ``auto``, with what is asked for beside it.
+        narrow: a part of the space, and no reasons: for a question beside the question.
+    """
+    found = Judged()
+    remembered = ColumnSpeeds(question.speeds, shared=question.cluster.is_cpu)
+    question = replace(question, speeds=remembered)
+    for space in scopes(question.cluster, question.facts.work, options, narrow=narrow):
+        one = _one_by_one(question, space) if space.total[0] <= FEW else _sifted(question, space, keep)
+        found.candidates += one.candidates
+        found.rejected += one.rejected
+        found.tally += one.tally
+    found.candidates.sort(key=lambda candidate: order(question, candidate))
+    if not narrow:
+        found.rejected = _explained(question, found)
+    return found
+
+
+def _one_by_one(question: Question, space: Space) -> Judged:
+    found = judge(question, space.layouts(), explain=False)
+    found.tally = tally_of(found)
+    return found
+
+
+def tally_of(judged: Judged) -> Tally:
+    """Of layouts that were all priced."""
+    kinds = [rejection.kind for rejection in judged.rejected]
+    refused = kinds.count("rule")
+    return Tally(
+        divide=len(judged.candidates) + len(kinds),
+        refused=refused,
+        scored=len(judged.candidates) + len(kinds) - refused,
+        unfit=kinds.count("memory"),
+        late=kinds.count("deadline") + kinds.count("cost"),
+    )
+
+
+def _sifted(question: Question, space: Space, keep: int) -> Judged:
+    from paceline.plan.sift import sift
+
+    found = sift(question, space, keep)
+    return Judged([price(question, layout) for _, layout in found.best], found.misses, found.tally)
+
+
+def _explained(question: Question, judged: Judged) -> list[Rejection]:
+    """The rejections with their figures in full, and what comes nearest or would make them win."""
+    told = [_exact(question, judged, one) for one in judged.rejected]
+    memory = [one for one in told if one is not None and one.kind == "memory"]
+    others = [one for one in told if one is not None and one.kind != "memory"]
+    return [*_repaired(question, others), *with_nearest(memory, judged.candidates)]
+
+
+def _exact(question: Question, judged: Judged, one: Rejection) -> Rejection | None:
+    """A bound made the figure of the layout itself."""
+    if one.kind in ("rule", "deadline") or one.nearest:
+        return one
+    if first_broken(one.layout, question.rule_facts) is not None:
+        return None
+    memory = memory_of(one.layout, question.facts.work, question.speeds, question.cluster)
+    room = memory_limit(question, one.layout)
+    if not fits(memory[3], room):
+        return replace(one, kind="memory", value=memory[3] / GIB, limit=room / GIB, unit="GiB")
+    candidate = price(question, one.layout, memory)
+    late = over_limits(question, candidate)
+    if late is not None or not judged.candidates:
+        return late
+    best = judged.candidates[0]
+    value, limit = objective(question, candidate), objective(question, best)
+    return replace(one, value=value, limit=limit, nearest=wins_when(candidate, best))
+
+
+def _repaired(question: Question, rejected: Iterable[Rejection]) -> list[Rejection]:
+    """What the book refuses, with the nearest that runs for the first of each family."""
+    seen: set[str] = set()
+    told = []
+    for one in rejected:
+        name = family(one.layout)
+        if one.kind == "rule" and name not in seen:
+            seen.add(name)
+            one = replace(one, nearest=str(repair(one.layout, question.rule_facts)))
+        told.append(one)
+    return told
