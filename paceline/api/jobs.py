@@ -9,6 +9,7 @@ from paceline.api.runs import Run
 from paceline.api.surroundings import hub_folder, job_values
 from paceline.job import Job, Loaded, load
 from paceline.job.around import config_of
+from paceline.job.families.place import is_hub_id
 from paceline.launch.environment import exported
 from paceline.ledger.folder import RunFolder
 from paceline.ledger.outcome import Exit, PacelineError, Refused
@@ -50,7 +51,7 @@ def run_of(word: str | Path) -> Run | None:
             seen=str(word),
             rule="JOB is a job file (….toml), a run (its folder, its name, or `last`), or a model's config.json",
             allowed=error.allowed,
-            use=_nearest_file(path) or "paceline job new > job.toml",
+            use=_nearest_file(path) or _of_hub(str(word)) or "paceline job new > job.toml",
         ) from error
 
 
@@ -90,6 +91,14 @@ def check_job(job: str | Path, sets: Sets = ()) -> Loaded:
         if not isinstance(spec.eval, float):
             refuse_same_files(files, resolve(spec.eval, key="data.eval"))
     return loaded
+
+
+def _of_hub(word: str) -> str:
+    """What brings a model's config into the cache, where the word has the form of a hub id and of no path here."""
+    if not is_hub_id(word) or Path(word).parent.exists():
+        return ""
+    name, _, revision = word.partition("@")
+    return f"hf download {name} config.json{f' --revision {revision}' * bool(revision)}, or paceline job new > job.toml"
 
 
 def _nearest_file(path: Path) -> str:

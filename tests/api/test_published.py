@@ -18,7 +18,7 @@ from paceline.ledger.outcome import Refused
 from paceline.plan.show import table
 from tests.published import config_file
 
-CLUSTER = "2x8xH100-SXM-80GB"
+CLUSTER, LAYOUT = "2x8xH100-SXM-80GB", "fsdp=16,mbs=1"
 
 
 @pytest.fixture(autouse=True)
@@ -54,7 +54,7 @@ def test_a_folder_with_a_job_file_is_that_job(tmp_path: Path) -> None:
 
 
 def test_a_plan_of_a_config_says_what_it_assumed(tmp_path: Path) -> None:
-    found = plan(config_file("deepseek-v2-lite"), cluster=CLUSTER, top=1)
+    found = plan(config_file("deepseek-v2-lite"), cluster=CLUSTER, layout=LAYOUT, top=1)
     said = " · ".join(found.assumed)
     assert "32 × 8192 tokens a step, the defaults of a job" in said
     assert "length of the run unknown" in said
@@ -65,7 +65,7 @@ def test_a_plan_of_a_config_says_what_it_assumed(tmp_path: Path) -> None:
 
 
 def test_a_model_that_can_be_trained_says_how() -> None:
-    text = table(plan(config_file("qwen3-0.6b"), cluster=CLUSTER, top=1))
+    text = table(plan(config_file("qwen3-0.6b"), cluster=CLUSTER, layout=LAYOUT, top=1))
     assert 'model.weights = "random" and data.train' in text
 
 
@@ -117,3 +117,13 @@ def test_a_file_that_describes_no_decoder_is_refused_with_what_is_missing(tmp_pa
     (tmp_path / "index.json").write_text(json.dumps({"weight_map": {}}))
     with pytest.raises(Refused, match="has no vocab_size"):
         load_job(tmp_path / "index.json")
+
+
+def test_a_hub_id_that_is_not_here_is_refused_with_what_brings_it(tmp_path: Path) -> None:
+    with pytest.raises(Refused) as caught:
+        load_job("org/name")
+    assert "hf download org/name config.json" in caught.value.use
+    (tmp_path / "runs").mkdir()
+    with pytest.raises(Refused) as caught:
+        load_job("runs/nothing")
+    assert "hf download" not in caught.value.use
