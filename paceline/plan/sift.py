@@ -58,7 +58,7 @@ class _Sieve:
         self.weights: list[float] = []  # of the best, negated: the last of them first
         self.over_memory = self.scored = self.unfit = self.late = 0
         self.sizes: dict[tuple[Cut, str], tuple[Array, Array, Array]] = {}
-        self.hooks: dict[Cut, Array] = {}
+        self.weights_of: dict[tuple[Cut, str], tuple[Array, Array]] = {}
         self.misses: dict[tuple[str, str], tuple[float, Rejection]] = {}
 
     def run(self) -> Sifted:
@@ -113,9 +113,7 @@ class _Sieve:
         if large.any():
             i = int(np.argmin(np.where(large, size, np.inf)))
             self._miss(self._one(cut, recompute, i), "memory", float(size[i]) / GIB, float(room[i]) / GIB)
-        bound = size / GIB
-        if self.question.objective != "memory":
-            bound = self._weighed(self.bounds.seconds(cut, recompute), at.world)
+        bound = np.minimum(*self._weights(cut, recompute))
         bound = np.where(at.runs & fit & (bound <= self.limit), bound, np.inf)
         for index in np.flatnonzero(np.minimum.reduceat(bound, at.firsts) < np.inf):
             mine = at.of_depth(int(index))
@@ -132,11 +130,11 @@ class _Sieve:
         room = self._room(at.world)
         whole, shards, kept = (fits(size[points], room) for size in self._sizes(cut, recompute))
         self.over_memory += int((~whole).sum()) + int((at.splits * len(stages))[~shards].sum())
+        of_whole, of_shards = (bound[points] for bound in self._weights(cut, recompute))
+        whole = whole & (of_whole <= self.limit)
         if whole.any():
             self._score(Sheaf(model, at.degree[whole], 1, at.mbs[whole]))
-        if self.question.objective != "memory":
-            more = self._weighed(self._hooks(cut)[points], at.world)
-            shards = shards & (few[1, : len(points)] + more <= self.limit)
+        shards = shards & (of_shards <= self.limit)
         at, kept = at.take(shards), kept[shards]
         splits = [(i, n) for i, degree in enumerate(at.degree.tolist()) for n in self.space.shards(degree)]
         if not splits:
@@ -162,11 +160,27 @@ class _Sieve:
             self.sizes[key] = whole, shards, kept
         return self.sizes[key]
 
-    def _hooks(self, cut: Cut) -> Array:
-        """Seconds that shards add to each point of a cut."""
-        if cut not in self.hooks:
-            self.hooks[cut] = self.bounds.sharded_s(cut)
-        return self.hooks[cut]
+    def _weights(self, cut: Cut, recompute: str) -> tuple[Array, Array]:
+        """Lower bounds of the objective of each point of a cut: as replicas, and as shards; infinite where neither
+        fits."""
+        key = (cut, recompute)
+        if key not in self.weights_of:
+            whole, shards, _ = self._sizes(cut, recompute)
+            if self.question.objective == "memory":
+                self.weights_of[key] = whole / GIB, shards / GIB
+                return self.weights_of[key]
+            at, bounds = self.bounds.fields.of(cut), self.bounds
+            room, least = self._room(at.world), bounds.seconds(cut, recompute)
+            more = least + bounds.update_s(cut, sharded=True) + bounds.sharded_s(cut, recompute)
+            self.weights_of[key] = (
+                np.where(
+                    fits(whole, room),
+                    self._weighed(least + bounds.update_s(cut, sharded=False), at.world),
+                    np.inf,
+                ),
+                np.where(fits(shards, room), self._weighed(more, at.world), np.inf),
+            )
+        return self.weights_of[key]
 
     def _score(self, sheaf: Sheaf) -> None:
         work, cluster = self.question.facts.work, self.question.cluster
