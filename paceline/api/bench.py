@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline.api.ground import code_hash, decide_precision
+from paceline.api.kept import save_job
 from paceline.api.plan import measured_here, resolve_cluster
 from paceline.api.runs import runs_root
 from paceline.api.subject import Subject, subject_of
@@ -90,9 +91,11 @@ def open_bench(loaded: Loaded, held: ExitStack, say: Say) -> Bench:
     """Prepare the data, then make the run folder, and lock it."""
     from paceline.compute.data.prepare import prepare
     from paceline.compute.data.spec import DataSpec
+    from paceline.job.untrained import refuse_to_build
     from paceline.launch.forkserver import warm
 
     job = loaded.job
+    refuse_to_build(job)
     spec = DataSpec.from_job(job, loaded.where)
     warm(["paceline.recipes.prove"])
     machine = probe(environment())
@@ -104,7 +107,7 @@ def open_bench(loaded: Loaded, held: ExitStack, say: Say) -> Bench:
     folder = create(root, f"{name}-prove")
     held.enter_context(Lock(folder))
     Status(state="preparing", kind="prove").write(folder.status)
-    job.save(folder.job_toml)
+    save_job(folder, job)
     folder.copy_source(loaded.path if loaded.files else None, loaded.files[:-1])
     hashes = {"job": job.hash, "data": prepared.hash, "code": code_hash()}
     manifests.write(

@@ -45,12 +45,14 @@ def dry_run(
         Refused: 2 for a rank that the layout does not have, or a step that is too large to be run so; whatever the
             planner and the rule book refuse.
     """
+    from paceline.job.untrained import refuse_to_build
     from paceline.launch.local import run_ranks
     from paceline.plan.cost.terms import micro_batches
     from paceline.plan.dry_run import DryRun, check_question
     from paceline.plan.facts import job_facts
 
     found = load_job(job).job
+    refuse_to_build(found)
     where = resolve_cluster(cluster if cluster is not None else found.cluster.use, found.run.device)
     measured = measured_here()
     chosen, assumed = _layout(found, where, measured, layout if layout is not None else found.layout.use)

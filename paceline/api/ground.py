@@ -81,8 +81,11 @@ def settle(
     from paceline.compute.data.batches import refuse_before_start
     from paceline.compute.data.prepare import prepare
     from paceline.compute.data.spec import DataSpec
+    from paceline.job.untrained import refuse_to_build, refuse_to_load
     from paceline.plan.search import plan
 
+    refuse_to_build(job)
+    refuse_to_load(job)
     spec = DataSpec.from_job(job, where)  # before a machine is measured for nothing
     machine = probe(environment())
     cluster = resolve_cluster(job.cluster.use, job.run.device)

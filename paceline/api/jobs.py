@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from paceline.api.runs import Run
-from paceline.api.surroundings import job_values
+from paceline.api.surroundings import hub_folder, job_values
 from paceline.job import Job, Loaded, load
+from paceline.job.around import config_of
 from paceline.launch.environment import exported
 from paceline.ledger.folder import RunFolder
 from paceline.ledger.outcome import Exit, PacelineError, Refused
@@ -18,7 +19,7 @@ MANY_TOKENS = 1 << 20  # a vocabulary that no rule finds too small, while the to
 
 
 def load_job(job: Job | str | Path, sets: Sets = ()) -> Loaded:
-    """The job of a file, of a run (folder, name or ``last``), or a :class:`Job` as it is.
+    """The job of a file, of a run (folder, name or ``last``), around a published config, or a :class:`Job` as it is.
 
     Raises:
         Refused: (2) there is no such file or run, or the job is wrong; key, file and line are named.
@@ -29,7 +30,7 @@ def load_job(job: Job | str | Path, sets: Sets = ()) -> Loaded:
     run = run_of(job)
     # pydantic's plugins belong to other people's models; looking for them reads every installed distribution.
     with exported({"PYDANTIC_DISABLE_PLUGINS": "__all__"}):
-        return load(run.path if run else job, sets=sets, environment=job_values())
+        return load(run.path if run else job, sets=sets, environment=job_values(), hub=hub_folder())
 
 
 def run_of(word: str | Path) -> Run | None:
@@ -37,7 +38,7 @@ def run_of(word: str | Path) -> Run | None:
     path = Path(word)
     if path.is_dir():
         return Run(RunFolder(path)) if RunFolder(path).is_run() else None
-    if path.is_file() or path.suffix == ".toml":
+    if path.is_file() or path.suffix == ".toml" or config_of(path, hub_folder()) is not None:
         return None
     try:
         return Run(word)
@@ -47,7 +48,7 @@ def run_of(word: str | Path) -> Run | None:
             exit_code=Exit.USAGE,
             key="JOB",
             seen=str(word),
-            rule="JOB is a job file (….toml) or a run: its folder, its name, or `last`",
+            rule="JOB is a job file (….toml), a run (its folder, its name, or `last`), or a model's config.json",
             allowed=error.allowed,
             use=_nearest_file(path) or "paceline job new > job.toml",
         ) from error

@@ -7,9 +7,11 @@ from collections.abc import Callable
 
 import paceline
 from paceline.api.ground import Ground
+from paceline.api.kept import kept_job, save_job
 from paceline.api.surroundings import environment
 from paceline.api.target import Target
 from paceline.job import Loaded
+from paceline.job.families.place import name_of
 from paceline.job.presets import WIDTHS
 from paceline.ledger import manifest as manifests
 from paceline.ledger import records
@@ -39,7 +41,7 @@ def begin(folder: RunFolder, target: Target, loaded: Loaded, ground: Ground) -> 
         started_s=started_s,
         step=target.step,
     ).write(folder.status)
-    ground.job.save(folder.job_toml)
+    save_job(folder, ground.job)
     if not target.resumes:
         folder.copy_source(loaded.path if loaded.files else None, loaded.files[:-1])
         _keep_tokenizer(folder, ground)
@@ -55,7 +57,7 @@ def brief_of(folder: RunFolder, started_unix_s: float, target: Target, ground: G
     hashes = ground.hashes()
     run_id = str(read_manifest(folder).get("run_id", ""))
     return Brief(
-        job=ground.job,
+        job=kept_job(folder, ground.job),
         layout=ground.plan.layout,
         folder=folder,
         prepared=ground.prepared.folder,
@@ -118,7 +120,7 @@ def _data(ground: Ground) -> str:
 
 def _model(ground: Ground) -> str:
     model = ground.job.model
-    name = model.preset or "decoder"
+    name = model.preset or (name_of(model.hf) if model.hf else "decoder")
     if any(getattr(model, width) is not None for width in WIDTHS if width != "vocab_size"):
         name = f"own widths over {name}"
     return f"{name}, {_millions(ground.plan.facts.work.count.total)} parameters, {ground.job.train.precision}"

@@ -20,6 +20,11 @@ def cache_folder() -> Path:
     return environment().cache_folder
 
 
+def hub_folder() -> Path:
+    """Where Hugging Face's libraries keep what they downloaded."""
+    return environment().hub_folder
+
+
 def runs_folder() -> Path:
     """``PACELINE_RUNS``, else ``runs``."""
     return environment().runs_folder

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from paceline.job.families.place import is_hub_id
 from paceline.job.quantities import QuantityError
 from paceline.job.sources import anchor, parse_sources, print_sources
 
@@ -21,6 +22,8 @@ def anchored(key: str, value: Any, base: Path) -> Any:
         except QuantityError:
             return value  # pydantic refuses it, with its key
         return print_sources(tuple(item.anchored(base) for item in items))
+    if key == "model.hf" and isinstance(value, str) and value:
+        return value if is_hub_id(value) and not (base / value).exists() else anchor(value, base)
     if isinstance(value, str) and value and value.endswith(_SUFFIXES.get(key, ())):
         return anchor(value, base)
     return value

@@ -129,7 +129,7 @@ class Job(Tables):
                 flat[key] = [item.portable() for item in value]
         if self.data.tokenizer.endswith(".json"):
             flat["data.tokenizer"] = SourceItem(self.data.tokenizer).portable()["path"]
-        flat["model.weights"] = self.model.weights
+        flat["model.weights"] = self.model.start
         widths = self.model.widths(1).to_dict()
         for name, default in ADDED_WIDTHS.items():
             if widths[name] == default:

@@ -50,18 +50,20 @@ def load(
     sets: Sets = (),
     defaults_files: Iterable[str | Path] | None = None,
     environment: Mapping[str, object] | None = None,
+    hub: Path | None = None,
 ) -> Loaded:
-    """The job at ``path`` (a file, or a run's folder).
+    """The job at ``path`` (a file, a run's folder, or a published ``config.json``).
 
     Args:
         sets: ``[("train.steps", "200")]`` or ``["train.steps=200"]`` as typed, or a mapping of values.
         defaults_files: instead of ``/etc/paceline/defaults.toml`` and ``~/.config/paceline/defaults.toml``.
         environment: values that variables stand for, as flat keys (``{"run.root": …}``).
+        hub: Hugging Face's cache folder; None = its default place.
 
     Raises:
         Refused: exit code 2, with key, file and line.
     """
-    joined = stack(path, sets, defaults_files=defaults_files, environment=environment)
+    joined = stack(path, sets, defaults_files=defaults_files, environment=environment, hub=hub)
     job = Job.of(joined.merged)
     given = joined.merged.origins
     origins = {key: given.get(key, BUILT_IN) for key in job.flat()}

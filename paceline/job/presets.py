@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from paceline.job.beyond import Beyond
 from paceline.ledger.outcome import Exit, Refused
 
 
@@ -25,6 +26,7 @@ class ModelWidths:
     ``rms_norm_eps`` is the epsilon of whichever norm. ``rope_scaling`` is None or Hugging Face's table
     (``rope_type`` ``llama3`` or ``linear``, ``factor`` …). With ``kv_lora_rank`` attention is multi-head
     latent, ``head_dim`` the width of a query or key head (``qk_nope_head_dim + qk_rope_head_dim``).
+    ``beyond`` is None where our decoder computes all of it.
     """
 
     vocab_size: int
@@ -65,17 +67,20 @@ class ModelWidths:
     qk_rope_head_dim: int = 0
     qk_nope_head_dim: int = 0
     v_head_dim: int = 0
+    beyond: Beyond | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         if self.layer_types is not None:  # a list, when it comes out of JSON
             object.__setattr__(self, "layer_types", tuple(self.layer_types))
+        if isinstance(self.beyond, Mapping):
+            object.__setattr__(self, "beyond", Beyond.of(self.beyond))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values under the names of ``config.json``."""
         return asdict(self)
 
 
-WIDTHS = tuple(ModelWidths.__dataclass_fields__)
+WIDTHS = tuple(name for name in ModelWidths.__dataclass_fields__ if name != "beyond")
 
 
 @dataclass(frozen=True)

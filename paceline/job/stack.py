@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from paceline.job.around import config_of, config_values
+from paceline.job.families.place import in_hub, is_hub_id
 from paceline.job.files import DEFAULTS_FILES, read_defaults, read_file
 from paceline.job.layers import Layer, Merged, checked
 from paceline.job.sets import Sets, from_sets
@@ -28,19 +30,24 @@ def stack(
     *,
     defaults_files: Iterable[str | Path] | None = None,
     environment: Mapping[str, object] | None = None,
+    hub: Path | None = None,
 ) -> Stack:
-    """Read and join every layer of the job at ``path``: a job file, or a run's folder.
+    """Read and join every layer of the job at ``path``: a job file, a run's folder, or a published config.
 
     A run's ``job.toml`` is resolved: it holds every key, so no defaults file and no variable lies under it.
 
     Args:
         environment: values that a variable stands for (``{"run.root": …}`` for PACELINE_RUNS), over the
             defaults files and under the job file.
+        hub: Hugging Face's cache folder, where a hub id in ``model.hf`` is looked for; None = its default place.
     """
     path = Path(path)
+    config = config_of(path, hub)
     name = str(path)
     resolved = False
-    if path.is_dir():
+    if config is not None:
+        pass
+    elif path.is_dir():
         path, resolved = path / "job.toml", True
         name = str(path)
     elif path.name == "job.toml" and (path.parent / "manifest.json").is_file():
@@ -50,13 +57,24 @@ def stack(
         for layer in read_defaults(DEFAULTS_FILES if defaults_files is None else defaults_files):
             joined.merged.lay(layer)
         joined.merged.lay(checked(Layer(ENVIRONMENT, dict(environment or {}))))
-    for file, layer in read_file(path, name):
+    if config is not None:
+        joined.merged.lay(checked(Layer(name, config_values(config))))
+        joined.files.append(config)
+    for file, layer in read_file(path, name) if config is None else ():
         joined.merged.lay(layer)
         joined.files.append(file)
     for layer in from_sets(sets):
         joined.merged.lay(layer)
     _name(joined.merged, path, resolved)
+    _find(joined.merged, hub)
     return joined
+
+
+def _find(merged: Merged, hub: Path | None) -> None:
+    """A hub id becomes the file that the cache has of it: exactly that revision is what the job means then."""
+    word = merged.values.get("model.hf")
+    if hub is not None and isinstance(word, str) and is_hub_id(word) and not Path(word).exists():
+        merged.values["model.hf"] = str(in_hub(word, hub) or word)
 
 
 def _name(merged: Merged, path: Path, resolved: bool) -> None:

@@ -15,6 +15,8 @@ _EXAMPLES = {
     "extends": '"base.toml"',
     "run.name": '"my-run"',
     "model.preset": '"tiny"',
+    "model.hf": '"config.json"',
+    "model.weights": '"random"',
     "data.train": '"input.txt"',
     "train.steps": "200",
     "train.epochs": "1.0",

@@ -46,6 +46,7 @@ class Environment:
         runs_folder: the folder of runs, ``PACELINE_RUNS`` or ``runs``.
         cache_folder: ``PACELINE_CACHE``, else ``paceline`` in the XDG cache.
         config_folder: where the user's ``defaults.toml`` is looked for.
+        hub_folder: Hugging Face's cache of the hub: ``HF_HUB_CACHE``, else ``hub`` in ``HF_HOME``. Only read.
         cuda_visible_devices: as set, or ``None``.
         omp_num_threads: a positive number, or ``None``.
         terminal: the variables of :data:`TERMINAL` that are set.
@@ -58,6 +59,7 @@ class Environment:
     runs_folder: Path
     cache_folder: Path
     config_folder: Path
+    hub_folder: Path
     cuda_visible_devices: str | None
     omp_num_threads: int | None
     terminal: Mapping[str, str]
@@ -79,6 +81,7 @@ def read(variables: Mapping[str, str] | None = None) -> Environment:
         runs_folder=Path(given.get("PACELINE_RUNS") or "runs"),
         cache_folder=_folder(given, "PACELINE_CACHE", "XDG_CACHE_HOME", home / ".cache"),
         config_folder=_folder(given, "", "XDG_CONFIG_HOME", home / ".config"),
+        hub_folder=_hub(given, home),
         cuda_visible_devices=given.get("CUDA_VISIBLE_DEVICES"),
         omp_num_threads=int(threads) if threads.isdecimal() and int(threads) else None,
         terminal=MappingProxyType({name: given[name] for name in TERMINAL if name in given}),
@@ -143,6 +146,16 @@ def _folder(given: Mapping[str, str], ours: str, xdg: str, default: Path) -> Pat
         return Path(given[ours])
     base = Path(given.get(xdg, ""))
     return (base if base.is_absolute() else default) / "paceline"  # XDG: a relative path is to be ignored
+
+
+def _hub(given: Mapping[str, str], home: Path) -> Path:
+    """As ``huggingface_hub`` finds it."""
+    if given.get("HF_HUB_CACHE"):
+        return Path(given["HF_HUB_CACHE"]).expanduser()
+    if given.get("HF_HOME"):
+        return Path(given["HF_HOME"]).expanduser() / "hub"
+    base = Path(given.get("XDG_CACHE_HOME") or home / ".cache")
+    return base / "huggingface" / "hub"
 
 
 def _engine(given: Mapping[str, str]) -> Engine | None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+from paceline.plan import beyond
 from paceline.plan.columns import Column, least
 from paceline.plan.model import (
     COMPUTE_BYTES,
@@ -47,7 +48,7 @@ def layer_activation_bytes(
         return w * h / tp
     if recompute == "selective":
         return w * h / tp + _matrix_outputs(kind, precision, tp)
-    stream = 2 * _norm_bytes(kind, precision) / tp
+    stream = beyond.of(kind).norms * _norm_bytes(kind, precision) / tp
     return (
         stream + _attention_bytes(kind, precision, sequence_length) + _feed_forward_bytes(kind, precision, tp)
     )

@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from paceline.job.families.place import name_of
 from paceline.plan.cluster import Cluster
 from paceline.plan.cost.terms import OPTIMIZER_STATES, Work
 from paceline.plan.measured import Measured, fastest_precision
 from paceline.plan.model import flops_per_token
+from paceline.plan.published_lines import published_lines
 
 if TYPE_CHECKING:
     from paceline.job import Job
@@ -30,6 +32,7 @@ class JobFacts:
         steps: None when the length of the run is in epochs and the data's size is not known.
         tokens: of one epoch, known or assumed; None = unknown.
         flops_token: model FLOPs of one token, ``model.CONVENTION``.
+        bare: a published model without data: there is no job file yet.
     """
 
     name: str
@@ -39,6 +42,7 @@ class JobFacts:
     tokens: int | None
     flops_token: int
     assumed: tuple[str, ...]
+    bare: bool = False
 
     @property
     def tokens_per_step(self) -> int:
@@ -75,6 +79,10 @@ def job_facts(
         reduce_bytes=2 if job.train.reduce_precision == "bf16" else 4,
         optimizer_states=OPTIMIZER_STATES.get(job.optimizer.name, 2),
     )
+    assumed += published_lines(widths, work.sequence_length)
+    if job.model.hf and job.data.train is None:
+        each = f"{work.global_batch} × {work.sequence_length} tokens a step"
+        assumed.append(f"{each}, the defaults of a job (train.global_batch_size, data.sequence_length)")
     if tokens is None and job.data.train is not None:
         tokens = _tokens(job.data.train, job.data.tokenizer, assumed)
     return JobFacts(
@@ -85,6 +93,7 @@ def job_facts(
         tokens=tokens,
         flops_token=flops_per_token(widths, work.sequence_length),
         assumed=tuple(assumed),
+        bare=job.model.hf is not None and job.data.train is None,
     )
 
 
@@ -96,7 +105,9 @@ def cpp_compiler() -> bool:
 
 
 def _model_name(job: Job) -> str:
-    return str(job.model.preset or job.model.hf or job.model.python or "own widths")
+    if job.model.hf:
+        return name_of(job.model.hf)
+    return str(job.model.preset or job.model.python or "own widths")
 
 
 def _vocabulary(job: Job, assumed: list[str]) -> int:

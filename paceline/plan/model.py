@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from paceline.job.presets import ModelWidths
+from paceline.plan import beyond
 
 Widths = ModelWidths
 
@@ -87,8 +88,9 @@ Kinds = tuple[tuple[Widths, tuple[int, ...]], ...]
 def kinds(widths: Widths) -> Kinds:
     """The kinds of layers, in order of their first, each as widths of such layers only, with their numbers."""
     found: dict[tuple[bool, bool], list[int]] = {}
+    dense = beyond.of(widths).dense_layers
     for layer in range(widths.num_hidden_layers):
-        moe = widths.num_experts > 0 and layer >= widths.first_k_dense_replace
+        moe = widths.num_experts > 0 and layer >= widths.first_k_dense_replace and layer not in dense
         types = widths.layer_types
         slides = widths.sliding_window is not None and (types is None or types[layer] != "full_attention")
         found.setdefault((moe, slides), []).append(layer)
@@ -101,7 +103,7 @@ def _kind(widths: Widths, moe: bool, slides: bool) -> Widths:
     if not slides:
         uniform = replace(uniform, sliding_window=None)
     if moe:
-        return replace(uniform, intermediate_size=widths.n_shared_experts * widths.moe_intermediate_size)
+        return replace(uniform, intermediate_size=beyond.shared_width(widths))
     return replace(uniform, num_experts=0, num_experts_per_tok=0, n_shared_experts=0, moe_intermediate_size=0)
 
 
@@ -138,36 +140,68 @@ def held_layer(kind: Widths, tp: int = 1, ep: int = 1, etp: int = 1) -> LayerPar
 
 def held_outer(widths: Widths, tp: int = 1, *, embeds: bool = True, predicts: bool = True) -> tuple[int, int]:
     """(cut by tp, whole) of what the fullest rank of a stage holds outside the layers."""
-    rows = -(-widths.vocab_size // tp) * widths.hidden_size
+    embedding, head = beyond.outer_rows(widths, -(-widths.vocab_size // tp))
     tied = widths.tie_word_embeddings
-    tables = 1 if tied and (embeds or predicts) else embeds + predicts
-    positions = widths.max_position_embeddings * widths.hidden_size
-    absolute = embeds and widths.position_embedding_type == "absolute"
-    return tables * rows, (positions if absolute else 0) + (norm_parameters(widths) if predicts else 0)
+    rows = head if predicts else embedding
+    if embeds and predicts and not tied:
+        rows += embedding
+    elif not embeds and not predicts:
+        rows = 0
+    positions = _positions(widths) if embeds else 0
+    norms = beyond.of(widths).final_norms * norm_parameters(widths) if predicts else 0
+    return rows, positions + norms + beyond.outer_whole(widths, embeds=embeds, predicts=predicts)
+
+
+def _positions(widths: Widths) -> int:
+    """Learned positions."""
+    if widths.position_embedding_type != "absolute":
+        return 0
+    return (widths.max_position_embeddings + beyond.of(widths).more_positions) * widths.hidden_size
 
 
 def rank_parameters(widths: Widths, tp: int = 1, ep: int = 1) -> int:
     """What the fullest rank holds of the whole model under tp and ep, before fsdp shards it."""
     layers = sum(held_layer(kind, tp, ep).total * len(which) for kind, which in kinds(widths))
+    layers += predicted(widths) * held_further(widths, tp, ep).total
     return layers + sum(held_outer(widths, tp))
 
 
 def parameters(widths: Widths) -> Parameters:
-    """Exact counts of ``compute/models/decoder.py``."""
-    h = widths.hidden_size
-    absolute = widths.position_embedding_type == "absolute"
+    """Exact counts of ``compute/models/decoder.py``, and of published models beside it (``beyond``)."""
+    rows, head = beyond.outer_rows(widths, widths.vocab_size)
+    beside = beyond.outer_whole(widths, embeds=True, predicts=True)
+    layers = tuple((layer_parameters(kind), len(which)) for kind, which in kinds(widths))
+    further = predicted(widths)
     return Parameters(
-        embedding=widths.vocab_size * h,
-        positions=widths.max_position_embeddings * h if absolute else 0,
-        layers=tuple((layer_parameters(kind), len(layers)) for kind, layers in kinds(widths)),
-        final_norm=norm_parameters(widths),
-        head=0 if widths.tie_word_embeddings else widths.vocab_size * h,
+        embedding=rows,
+        positions=_positions(widths),
+        layers=layers + (((held_further(widths), further),) if further else ()),
+        final_norm=beyond.of(widths).final_norms * norm_parameters(widths) + beside,
+        head=head - rows if widths.tie_word_embeddings else head,
     )
+
+
+def predicted(widths: Widths) -> int:
+    """Layers after the last one, each of which predicts a further token (``num_nextn_predict_layers``)."""
+    return beyond.of(widths).predicted
+
+
+def without_predicted(widths: Widths) -> Widths:
+    """The same without the layers that predict further tokens."""
+    if widths.beyond is None:
+        return widths
+    return replace(widths, beyond=replace(widths.beyond, predicted=0))
+
+
+def held_further(widths: Widths, tp: int = 1, ep: int = 1, etp: int = 1) -> LayerParameters:
+    """One layer that predicts a further token: like the last kind, and what joins its inputs."""
+    layer = held_layer(kinds(widths)[-1][0], tp, ep, etp)
+    return replace(layer, whole=layer.whole + beyond.joined(widths))
 
 
 def norm_parameters(widths: Widths) -> int:
     """One norm over the residual stream."""
-    return (2 if widths.norm == "layernorm" else 1) * widths.hidden_size
+    return beyond.norm_numbers(widths)
 
 
 @lru_cache(maxsize=4096)
@@ -175,7 +209,7 @@ def layer_parameters(kind: Widths) -> LayerParameters:
     """One layer of a kind, whole or as a rank holds it (:func:`cut`)."""
     h = kind.hidden_size
     heads, whole = _attention_parameters(kind)
-    whole += 2 * norm_parameters(kind)
+    whole += beyond.of(kind).norms * norm_parameters(kind)
     matrices = 3 if kind.gated_mlp else 2
     features = matrices * h * kind.intermediate_size
     experts = kind.num_experts * matrices * h * kind.moe_intermediate_size
@@ -183,7 +217,8 @@ def layer_parameters(kind: Widths) -> LayerParameters:
     if kind.mlp_bias:
         features += (matrices - 1) * kind.intermediate_size
         whole += h
-    return LayerParameters(heads, features, experts, whole)
+    more = beyond.more_in_layer(kind)
+    return LayerParameters(heads + more.heads, features, experts + more.experts, whole + more.whole)
 
 
 def _attention_parameters(kind: Widths) -> tuple[int, int]:
@@ -233,7 +268,8 @@ def attention_matrices(kind: Widths) -> int:
     if kind.kv_lora_rank:
         norms = kind.kv_lora_rank + (kind.q_lora_rank or 0)
         return sum(_attention_parameters(kind)) - norms
-    return kind.hidden_size * (query_width(kind) + 2 * key_width(kind) + value_width(kind))
+    matrices = kind.hidden_size * (query_width(kind) + 2 * key_width(kind) + value_width(kind))
+    return matrices + beyond.gate_features(kind)
 
 
 def dense_features(kind: Widths) -> int:
@@ -257,7 +293,20 @@ def head_flops(widths: Widths) -> int:
     return 6 * widths.hidden_size * widths.vocab_size
 
 
+def outer_flops(widths: Widths) -> int:
+    """Of all heads, and of what joins the inputs of layers that predict further tokens (formulas: ``MTP``)."""
+    count = predicted(widths)
+    return (1 + count) * head_flops(widths) + (6 * count * beyond.joined(widths) if count else 0)
+
+
+def last_flops(widths: Widths, sequence_length: int) -> int:
+    """Of what the last stage computes beside its layers: heads, and layers that predict further tokens."""
+    further = predicted(widths)
+    layer = sum(layer_flops(kinds(widths)[-1][0], sequence_length)) if further else 0
+    return outer_flops(widths) + further * layer
+
+
 def flops_per_token(widths: Widths, sequence_length: int) -> int:
     """Model FLOPs of one token, forward and backward, by ``CONVENTION``."""
     layers = sum(sum(layer_flops(kind, sequence_length)) * len(which) for kind, which in kinds(widths))
-    return layers + head_flops(widths)
+    return layers + last_flops(widths, sequence_length)

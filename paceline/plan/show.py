@@ -34,13 +34,20 @@ def table(plan: Plan, *, width: int = 100, job: str = "") -> str:
     if plan.assumed:
         lines.append(_labelled("assumed", " · ".join(plan.assumed)))
     lines.append(_labelled("disk", _disk(plan)))
-    lines.append(
-        _labelled(
-            "next",
-            printable(f"paceline train {job or plan.facts.name + '.toml'} --layout {plan.best.layout}", 4000),
-        )
-    )
+    lines.append(_labelled("next", _next(plan, job)))
     return "\n".join(line.rstrip() for line in lines)
+
+
+def _next(plan: Plan, job: str) -> str:
+    """The command that follows; a model that is planned only has none here."""
+    beyond = plan.facts.work.widths.beyond
+    if beyond is not None:
+        return f"planned only: training {plan.facts.model} ({beyond.family or 'unknown family'}) is not in this version"
+    if plan.facts.bare:
+        keys = 'model.hf, model.weights = "random" and data.train'
+        return f"a job file with {keys} (paceline job new); --layout {plan.best.layout}"
+    word = job or plan.facts.name + ".toml"
+    return printable(f"paceline train {word} --layout {plan.best.layout}", 4000)
 
 
 def summary(plan: Plan) -> str:

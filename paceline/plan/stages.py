@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from paceline.plan.layout import Layout
-from paceline.plan.model import Widths, head_flops, kinds, layer_flops
+from paceline.plan.model import Widths, kinds, last_flops, layer_flops
 from paceline.plan.pipeline.balance import split
 from paceline.plan.pipeline.clock import Seconds
 
@@ -28,7 +28,7 @@ def stage_layers(layout: Layout, widths: Widths, sequence_length: int) -> list[r
 
 @lru_cache(maxsize=4096)
 def _split(widths: Widths, sequence_length: int, stages: int) -> tuple[range, ...]:
-    return tuple(split(layer_costs(widths, sequence_length), 0, head_flops(widths), stages))
+    return tuple(split(layer_costs(widths, sequence_length), 0, last_flops(widths, sequence_length), stages))
 
 
 def stage_units(stages: Sequence[range], widths: Widths, sequence_length: int) -> list[Seconds]:
@@ -36,6 +36,6 @@ def stage_units(stages: Sequence[range], widths: Widths, sequence_length: int) -
     of the backward take as long as the forward."""
     costs = layer_costs(widths, sequence_length)
     weights = [sum(costs[n] for n in layers) for layers in stages]
-    weights[-1] += head_flops(widths)
+    weights[-1] += last_flops(widths, sequence_length)
     mean = sum(weights) / len(weights)
     return [Seconds(weight / mean, weight / mean, weight / mean) for weight in weights]

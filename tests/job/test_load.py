@@ -235,7 +235,6 @@ LATER = [  # text, key, number
     ("[rollout]\napproval = true", "rollout.approval", "05"),
     ("[launch]\nsetup = ['x']", "launch.setup", "08"),
     ("[launch.slurm]\npartition = 'a'", "launch.slurm.partition", "08"),
-    ('model.hf = "a/b"', "model.hf", "03"),
     ('model.python = "m.py:build"', "model.python", "06"),
     ('model.preset = "gemma-2-9b"', "model.preset", "06"),
     ('model.weights = "pretrained"', "model.weights", "06"),

@@ -13,7 +13,7 @@ from paceline.job.schema import flatten, groups, leaf_of, leaves, nest, table_na
 INTERFACE = """
 extends
 run: name root tags note device scratch@08
-model: preset hf@03 python@06 args@06 weights
+model: preset hf python@06 args@06 weights
 model: vocab_size hidden_size intermediate_size num_hidden_layers num_attention_heads
 model: num_key_value_heads head_dim
 model: hidden_act rms_norm_eps rope_theta rope_scaling tie_word_embeddings attention_bias

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tomllib
 
 import pytest
@@ -10,6 +11,9 @@ from paceline.job import load
 from paceline.job.schema import flatten, leaves
 from paceline.job.written import KINDS, SCHEMA_FILE, new, show
 from paceline.ledger.outcome import Refused
+
+PUBLISHED = {"model_type": "llama", "vocab_size": 32000, "hidden_size": 64, "intermediate_size": 96}
+PUBLISHED |= {"num_hidden_layers": 2, "num_attention_heads": 4, "max_position_embeddings": 1024}
 
 
 @pytest.fixture
@@ -52,6 +56,9 @@ def test_every_line_of_new_can_be_taken_out_of_its_comment(here):
         text = "\n".join([*lines[:at], line[2:], *lines[at + 1 :]])
         if line.startswith(("# epochs", "# tokens")):  # alternatives to steps
             text = text.replace("\nsteps =", "\n# steps =")
+        if line.startswith("# hf"):  # an alternative to preset, and it reads the file
+            text = text.replace("\npreset =", "\n# preset =")
+            (here / "config.json").write_text(json.dumps(PUBLISHED))
         if line.startswith("# extends"):
             (here / "base.toml").write_text("")
         (here / "job.toml").write_text(text)

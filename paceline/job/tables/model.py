@@ -90,20 +90,19 @@ class ModelTable(Table):
     )
     hf: str | None = key(
         None,
-        "Hugging Face folder or hub id ORG/NAME[@REV]",
+        "config.json of a published model: file, folder, or ORG/NAME[@REV] in the local cache",
         form="path or hub id",
-        arrives="03",
         group="model",
     )
     python: str | None = key(
         None, '"file.py:build": build(**args) -> nn.Module', form="Ref", arrives="06", group="model"
     )
     args: Settings = key({}, "arguments of `python`", form="table", arrives="06")
-    weights: str = key(
-        "random",
+    weights: str | None = key(
+        None,
         "what the parameters start from: random, pretrained, a run, or a path",
         form="str",
-        later={"": "06"},
+        later={"random": "", "": "06"},
         shown="pretrained for hf, else random",
     )
     vocab_size: int | None = key(
@@ -188,9 +187,22 @@ class ModelTable(Table):
         """The shape over a tokenizer of ``vocab_size`` tokens; refused when it cannot hold them."""
         own = {name: getattr(self, name, None) for name in WIDTHS}
         own = {name: value for name, value in own.items() if value is not None}
-        return widths_of(overlaid(find_preset(self.preset or "tiny").widths, own), vocab_size)
+        return widths_of(overlaid(self._base(own), own), vocab_size)
 
     def own_vocab_size(self) -> int | None:
         """The vocabulary that the model brings itself; None when it takes the tokenizer's."""
-        size = self.vocab_size or find_preset(self.preset or "tiny").widths.get("vocab_size")
+        size = self.vocab_size or self._base({}).get("vocab_size")
         return int(size) if size else None
+
+    @property
+    def start(self) -> str:
+        """What the parameters start from, where the job does not say: what was published, else random numbers."""
+        return self.weights or ("pretrained" if self.hf else "random")
+
+    def _base(self, own: Mapping[str, Any]) -> Mapping[str, Any]:
+        """What the job's own widths lie over: a preset, or a published model."""
+        if self.hf is None:
+            return find_preset(self.preset or "tiny").widths
+        from paceline.job.families.published import published
+
+        return published(self.hf, own)

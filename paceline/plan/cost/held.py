@@ -12,7 +12,16 @@ from functools import lru_cache
 from paceline.plan.columns import Column
 from paceline.plan.cost.sheaf import Priced
 from paceline.plan.layout import Layout
-from paceline.plan.model import LayerParameters, Widths, cut, held_layer, held_outer, kinds
+from paceline.plan.model import (
+    LayerParameters,
+    Widths,
+    cut,
+    held_further,
+    held_layer,
+    held_outer,
+    kinds,
+    predicted,
+)
 from paceline.plan.stages import stage_layers
 
 
@@ -132,6 +141,10 @@ def _held(widths: Widths, share: Share, tp: int, ep: int, etp: int) -> Held:
         for (kind, _), count in zip(kinds(widths), share.counts, strict=True)
         if count
     )
+    further = predicted(widths) if share.predicts else 0
+    if further:
+        last = cut(kinds(widths)[-1][0], tp, ep, etp)
+        layers += (Layers(last, held_further(widths, tp, ep, etp), further),)
     tables, rest = held_outer(widths, tp, embeds=share.embeds, predicts=share.predicts)
     return Held(widths, layers, share.embeds, share.predicts, tables, tables + rest, ep * etp > 1)
 

@@ -15,7 +15,7 @@ from paceline.plan.activations import layer_activation_bytes
 from paceline.plan.chance import NINETY
 from paceline.plan.cluster import Cluster
 from paceline.plan.measured import Measured, nearest
-from paceline.plan.model import WIDE_BYTES, Widths, expert_features, features, head_flops, layer_flops
+from paceline.plan.model import WIDE_BYTES, Widths, expert_features, features, layer_flops, outer_flops
 from paceline.plan.speed.speeds import Factors, Group
 
 ATTENTION_RATE = 0.4  # of the matmul rate, before the correction by measured blocks
@@ -182,7 +182,7 @@ class CpuSpeeds:
     def _outer(self, widths: Widths, length: int, mbs: float, threads: int, at_once: int) -> float:
         rate = self._matmul(math.sqrt(widths.hidden_size * widths.vocab_size), threads, at_once)
         loss = LOSS_PASSES * WIDE_BYTES[self.precision] * widths.vocab_size / self._stream(threads, at_once)
-        return self._dispatch() / 2 + mbs * length * (head_flops(widths) / rate + loss)
+        return self._dispatch() / 2 + mbs * length * (outer_flops(widths) / rate + loss)
 
     def _blocks(self) -> list[Mapping[str, Any]]:
         return list(self.measured.blocks) if self.measured else []

@@ -18,8 +18,8 @@ from paceline.plan.model import (
     Widths,
     attention_matrices,
     expert_features,
-    head_flops,
     layer_flops,
+    outer_flops,
     value_width,
 )
 from paceline.plan.speed.rates import AS_PUBLISHED, NAMES, Rates, Software
@@ -167,7 +167,7 @@ class GpuSpeeds:
         least = min(widths.hidden_size, tokens)
         rate = self._reached(least, self._rate)
         loss = LOSS_PASSES * WIDE_BYTES[self.precision] * widths.vocab_size / self._memory
-        seconds = tokens * (head_flops(widths) / rate + loss) * self._times["loss"]
+        seconds = tokens * (outer_flops(widths) / rate + loss) * self._times["loss"]
         return _floor(LAUNCH_S / 2 * self._times["launch"], seconds)
 
     def _reached(self, least: float, rate: float | None = None) -> float:
