@@ -23,7 +23,7 @@ from paceline.plan.cost.held import Held, Layers
 from paceline.plan.cost.step import COMMUNICATOR_BYTES, CONTENTION, SLACK
 from paceline.plan.cost.terms import Delivered, Work, group_of
 from paceline.plan.enumerate import Cut, Depth, Space
-from paceline.plan.field import Fields
+from paceline.plan.field import Field, Fields
 from paceline.plan.layout import Layout
 from paceline.plan.model import cut as cut_kind
 from paceline.plan.model import held_layer, held_outer, kinds
@@ -69,6 +69,7 @@ class Bounds:
         self.cluster: Cluster = space.cluster
         self.fields = Fields(space)
         self._times: dict[tuple[Cut, str], Times] = {}
+        self._messages: dict[Cut, Array] = {}
 
     def times(self, cut: Cut, recompute: str) -> Times:
         """Asked of the same formulas as the price: a layer of each kind alone, then the head alone."""
@@ -124,9 +125,9 @@ class Bounds:
         whole = self.work.global_batch * cut.tp * cut.cp * float((each / rows).min())
         return SURELY * whole / self.space.worlds[-1]
 
-    def seconds(self, cut: Cut, recompute: str) -> Array:
-        """Of each point of the cut's field."""
-        at, times, factors = self.fields.of(cut), self.times(cut, recompute), self.speeds.factors
+    def seconds(self, at: Field, cut: Cut, recompute: str) -> Array:
+        """Of each point."""
+        times, factors = self.times(cut, recompute), self.speeds.factors
         size, predicts = at.size, at.ends[:, 1]
         compute = _by_kind(at.counts, times.layers[:, size]) + predicts * times.head[size]
         each = compute + predicts * times.head_messages[size]
@@ -147,15 +148,15 @@ class Bounds:
         host = factors.host * (single.STEP_S + (single.MICRO_BATCH_S + actions) * at.micros)
         return SURELY * (at.micros * slowest + waited + host)
 
-    def update_s(self, cut: Cut, *, sharded: bool) -> Array:
+    def update_s(self, at: Field, cut: Cut, *, sharded: bool) -> Array:
         """Of the optimizer, which a bound of seconds leaves out."""
-        at, layer = self.fields.of(cut), self._layer_bytes(cut, "none")
-        states = self._states(cut, layer, sharded=sharded).max(axis=0)
+        layer = self._layer_bytes(cut, "none")
+        states = self._states(at, cut, layer, sharded=sharded).max(axis=0)
         return SURELY * self.speeds.optimizer_s(states, at.world)
 
-    def sharded_s(self, cut: Cut, recompute: str) -> Array:
+    def sharded_s(self, at: Field, cut: Cut, recompute: str) -> Array:
         """What fsdp adds to a bound of seconds: its hooks, and what compute loses beside its messages at least."""
-        at, factors = self.fields.of(cut), self.speeds.factors
+        factors = self.speeds.factors
         depth = np.where(at.many > 0, at.counts.sum(axis=1), np.inf).min(axis=0)
         hooks = factors.host * UNIT_HOST_S * (depth + 1) * at.micros
         lost = min(factors.exposed, (CONTENTION - 1) * factors.contention if self.speeds.overlaps else 1.0)
@@ -168,6 +169,8 @@ class Bounds:
     def _least_messages(self, cut: Cut) -> Array:
         """Seconds of one gather and one scatter of a layer of each kind (not its experts), over whatever part of so
         many data ranks is quickest."""
+        if cut in self._messages:
+            return self._messages[cut]
         layer = self._layer_bytes(cut, "none")
         near = self.cluster.near
         found = np.zeros((len(layer.dense), int(self.fields.of(cut).degree.max()) + 1))
@@ -180,35 +183,35 @@ class Bounds:
                     for group in ranks
                 ]
                 found[kind, degree] = min(each, default=0.0)
+        self._messages[cut] = found
         return found
 
-    def _states(self, cut: Cut, layer: LayerBytes, *, sharded: bool) -> Array:
+    def _states(self, at: Field, cut: Cut, layer: LayerBytes, *, sharded: bool) -> Array:
         """Parameters whose state a rank of each coordinate keeps; ``sharded``: shared by all that could."""
-        at = self.fields.of(cut)
-        dense = _by_kind(at.counts, layer.dense[:, None]) + self._outer(cut)
+        dense = _by_kind(at.counts, layer.dense[:, None]) + self._outer(at, cut)
         experts = _by_kind(at.counts, layer.experts[:, None])
         if not sharded:
             return dense + experts
         same = np.maximum(1, at.world // at.pp // (cut.ep * cut.etp))
         return dense / np.maximum(1, at.degree * cut.cp) + experts / same
 
-    def _outer(self, cut: Cut) -> Array:
+    def _outer(self, at: Field, cut: Cut) -> Array:
         """Parameters of the embedding, or of the head, where a coordinate has one."""
         table = held_outer(self.work.widths, cut.tp, embeds=True, predicts=False)[0]
-        return table * self.fields.of(cut).ends.max(axis=1)
+        return table * at.ends.max(axis=1)
 
-    def bytes(self, cut: Cut, recompute: str, *, sharded: bool, kept: bool = False) -> Array:
+    def bytes(self, at: Field, cut: Cut, recompute: str, *, sharded: bool, kept: bool = False) -> Array:
         """Of each point, its fullest rank.
 
         Args:
             sharded: as if every rank that could share a state did. kept: weights stay whole over the step.
         """
-        at, work = self.fields.of(cut), self.work
+        work = self.work
         tokens = at.mbs * (work.sequence_length / cut.cp)
         layer = self._layer_bytes(cut, recompute)
         present = at.counts > 0
-        outer, whole = self._outer(cut), self._states(cut, layer, sharded=False)
-        states = self._states(cut, layer, sharded=sharded)
+        outer, whole = self._outer(at, cut), self._states(at, cut, layer, sharded=False)
+        states = self._states(at, cut, layer, sharded=sharded) if sharded else whole
         if sharded:
             unit = (present * (layer.dense + layer.experts)[:, None]).max(axis=1)
             largest = np.maximum(unit, outer)
