@@ -20,10 +20,10 @@ from paceline.plan.columns import Column
 from paceline.plan.cost import cp, ep, pp, single, tp
 from paceline.plan.cost.fsdp import UNIT_HOST_S
 from paceline.plan.cost.held import Held, Layers
-from paceline.plan.cost.step import COMMUNICATOR_BYTES, SLACK
-from paceline.plan.cost.terms import Delivered, Work
+from paceline.plan.cost.step import COMMUNICATOR_BYTES, CONTENTION, SLACK
+from paceline.plan.cost.terms import Delivered, Work, group_of
 from paceline.plan.enumerate import Cut, Depth, Space
-from paceline.plan.field import Fields
+from paceline.plan.field import Field, Fields
 from paceline.plan.layout import Layout
 from paceline.plan.model import cut as cut_kind
 from paceline.plan.model import held_layer, held_outer, kinds
@@ -69,6 +69,7 @@ class Bounds:
         self.cluster: Cluster = space.cluster
         self.fields = Fields(space)
         self._times: dict[tuple[Cut, str], Times] = {}
+        self._messages: dict[Cut, Array] = {}
 
     def times(self, cut: Cut, recompute: str) -> Times:
         """Asked of the same formulas as the price: a layer of each kind alone, then the head alone."""
@@ -124,9 +125,9 @@ class Bounds:
         whole = self.work.global_batch * cut.tp * cut.cp * float((each / rows).min())
         return SURELY * whole / self.space.worlds[-1]
 
-    def seconds(self, cut: Cut, recompute: str) -> Array:
-        """Of each point of the cut's field."""
-        at, times, factors = self.fields.of(cut), self.times(cut, recompute), self.speeds.factors
+    def seconds(self, at: Field, cut: Cut, recompute: str) -> Array:
+        """Of each point."""
+        times, factors = self.times(cut, recompute), self.speeds.factors
         size, predicts = at.size, at.ends[:, 1]
         compute = _by_kind(at.counts, times.layers[:, size]) + predicts * times.head[size]
         each = compute + predicts * times.head_messages[size]
@@ -147,36 +148,78 @@ class Bounds:
         host = factors.host * (single.STEP_S + (single.MICRO_BATCH_S + actions) * at.micros)
         return SURELY * (at.micros * slowest + waited + host)
 
-    def sharded_s(self, cut: Cut) -> Array:
-        """What fsdp's hooks add to a bound of seconds, of each point."""
-        at = self.fields.of(cut)
-        depth = np.where(at.many > 0, at.counts.sum(axis=1), np.inf).min(axis=0)
-        return SURELY * self.speeds.factors.host * UNIT_HOST_S * (depth + 1) * at.micros
+    def update_s(self, at: Field, cut: Cut, *, sharded: bool) -> Array:
+        """Of the optimizer, which a bound of seconds leaves out."""
+        layer = self._layer_bytes(cut, "none")
+        states = self._states(at, cut, layer, sharded=sharded).max(axis=0)
+        return SURELY * self.speeds.optimizer_s(states, at.world)
 
-    def bytes(self, cut: Cut, recompute: str, *, sharded: bool, kept: bool = False) -> Array:
+    def sharded_s(self, at: Field, cut: Cut, recompute: str) -> Array:
+        """What fsdp adds to a bound of seconds: its hooks, and what compute loses beside its messages at least."""
+        factors = self.speeds.factors
+        depth = np.where(at.many > 0, at.counts.sum(axis=1), np.inf).min(axis=0)
+        hooks = factors.host * UNIT_HOST_S * (depth + 1) * at.micros
+        lost = min(factors.exposed, (CONTENTION - 1) * factors.contention if self.speeds.overlaps else 1.0)
+        busy = _by_kind(at.counts, self.times(cut, recompute).layers[:, at.size])
+        busy = at.micros * np.where(at.many > 0, busy, np.inf).min(axis=0)
+        sent = _by_kind(at.counts, self._least_messages(cut)[:, at.degree])
+        sent = np.where(at.many > 0, sent, np.inf).min(axis=0)
+        return SURELY * (hooks + lost * (np.minimum(busy, sent) if self.speeds.overlaps else sent))
+
+    def _least_messages(self, cut: Cut) -> Array:
+        """Seconds of one gather and one scatter of a layer of each kind (not its experts), over whatever part of so
+        many data ranks is quickest."""
+        if cut in self._messages:
+            return self._messages[cut]
+        layer = self._layer_bytes(cut, "none")
+        near = self.cluster.near
+        found = np.zeros((len(layer.dense), int(self.fields.of(cut).degree.max()) + 1))
+        for degree in sorted(set(self.fields.of(cut).degree.tolist())) if not self.cluster.is_cpu else ():
+            ranks = [group_of(n * cut.cp, cut.tp, near) for n in self.space.shards(degree)]
+            for kind, size in enumerate(layer.dense.tolist()):
+                each = [
+                    self.speeds.collective_s("all_gather", size * self.work.weight_bytes, group)
+                    + self.speeds.collective_s("reduce_scatter", size * self.work.gradient_bytes, group)
+                    for group in ranks
+                ]
+                found[kind, degree] = min(each, default=0.0)
+        self._messages[cut] = found
+        return found
+
+    def _states(self, at: Field, cut: Cut, layer: LayerBytes, *, sharded: bool) -> Array:
+        """Parameters whose state a rank of each coordinate keeps; ``sharded``: shared by all that could."""
+        dense = _by_kind(at.counts, layer.dense[:, None]) + self._outer(at, cut)
+        experts = _by_kind(at.counts, layer.experts[:, None])
+        if not sharded:
+            return dense + experts
+        same = np.maximum(1, at.world // at.pp // (cut.ep * cut.etp))
+        return dense / np.maximum(1, at.degree * cut.cp) + experts / same
+
+    def _outer(self, at: Field, cut: Cut) -> Array:
+        """Parameters of the embedding, or of the head, where a coordinate has one."""
+        table = held_outer(self.work.widths, cut.tp, embeds=True, predicts=False)[0]
+        return table * at.ends.max(axis=1)
+
+    def bytes(self, at: Field, cut: Cut, recompute: str, *, sharded: bool, kept: bool = False) -> Array:
         """Of each point, its fullest rank.
 
         Args:
             sharded: as if every rank that could share a state did. kept: weights stay whole over the step.
         """
-        at, work = self.fields.of(cut), self.work
+        work = self.work
         tokens = at.mbs * (work.sequence_length / cut.cp)
         layer = self._layer_bytes(cut, recompute)
         present = at.counts > 0
-        dense = _by_kind(at.counts, layer.dense[:, None])
-        table = held_outer(work.widths, cut.tp, embeds=True, predicts=False)[0]
-        outer = table * at.ends.max(axis=1)
-        experts = _by_kind(at.counts, layer.experts[:, None])
-        states = dense + outer + experts
+        outer, whole = self._outer(at, cut), self._states(at, cut, layer, sharded=False)
+        states = self._states(at, cut, layer, sharded=sharded) if sharded else whole
         if sharded:
-            same = np.maximum(1, at.world // at.pp // (cut.ep * cut.etp))
-            states = (dense + outer) / np.maximum(1, at.degree * cut.cp) + experts / same
             unit = (present * (layer.dense + layer.experts)[:, None]).max(axis=1)
             largest = np.maximum(unit, outer)
-            live = np.where(kept | at.split, dense + outer + experts, largest + unit)
+            live = np.where(kept | at.split, whole, largest + unit)
             beside = work.weight_bytes * live + (work.weight_bytes + work.gradient_bytes) * largest
         else:
-            beside = work.gradient_bytes * (dense + outer) * (at.degree > 1)
+            dense = whole - _by_kind(at.counts, layer.experts[:, None])
+            beside = work.gradient_bytes * dense * (at.degree > 1)
         gradients = np.where(at.micros == 1, 0, 1)  # with one, they appear as activations go
         each = work.master_bytes * (1 + gradients + work.optimizer_states) * states + beside
         each = each + at.live * _by_kind(at.counts, layer.kept[:, None]) * tokens

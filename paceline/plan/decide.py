@@ -78,10 +78,15 @@ def with_nearest(too_large: Sequence[Rejection], candidates: Sequence[Candidate]
     return found
 
 
-def price(question: Question, layout: Layout, memory: Memory | None = None) -> Candidate:
-    """A layout's predicted step, memory (where it is not known already) and money, with their uncertainty."""
+def price(
+    question: Question, layout: Layout, memory: Memory | None = None, idle_s: float | None = None
+) -> Candidate:
+    """A layout's predicted step, memory (where it is not known already) and money, with their uncertainty.
+
+    ``idle_s``: the waiting of its schedule, where that was run.
+    """
     work, cluster, speeds = question.facts.work, question.cluster, question.speeds
-    found = estimate(layout, work, speeds, cluster, memory)
+    found = estimate(layout, work, speeds, cluster, memory, idle_s)
     world = layout.world_size
     spread = chance.sigma(found.seconds, sigmas(question, found))
     low, mid, high = chance.interval(found.step_s, spread)

@@ -22,12 +22,14 @@ from paceline.plan.cost.sheaf import Sheaf
 from paceline.plan.cost.step import estimate, memory_of
 from paceline.plan.decide import memory_limit, over_limits, price
 from paceline.plan.enumerate import Cut, Space
+from paceline.plan.field import Field
 from paceline.plan.layout import Layout
 from paceline.plan.tally import Tally
 from paceline.plan.weigh import Question, family, fits, is_late, simplicity, unit, weigh
 
 Array = Any
 EQUAL = 1 + 1e-12
+MANY = 20_000
 FEW = 3  # columns so short are priced one by one
 
 
@@ -45,25 +47,50 @@ def sift(question: Question, space: Space, keep: int) -> Sifted:
 
     ``question.speeds`` answers for columns (:class:`paceline.plan.speed.columns.ColumnSpeeds`).
     """
-    return _Sieve(question, space, keep).run()
+    limit = np.inf
+    if not space.narrow and space.total[0] > MANY:
+        # A part of the space first: what its best take, the best of the whole take at most.
+        part = replace(space, narrow=True, worlds=space.worlds[-2:])
+        known = _Sieve(question, part, keep, limit).run().best
+        limit = known[-1][0] * EQUAL if len(known) == keep else limit
+    return _Sieve(question, space, keep, limit).run()
+
+
+@dataclass(frozen=True, eq=False)
+class _Node:
+    """Points of one depth, with lower bounds of the objective as replicas and as shards (infinite: does not fit).
+
+    ``kept``: whether whole weights fit beside the shards.
+    """
+
+    model: Layout
+    at: Field
+    of_whole: Array
+    of_shards: Array
+    kept: Array
+
+    @property
+    def bound(self) -> Array:
+        return np.minimum(self.of_whole, self.of_shards)
+
+    def layout(self, point: int) -> Layout:
+        return self.model.replace(dp=int(self.at.degree[point]), mbs=int(self.at.mbs[point]))
 
 
 class _Sieve:
-    def __init__(self, question: Question, space: Space, keep: int) -> None:
+    def __init__(self, question: Question, space: Space, keep: int, limit: float) -> None:
         self.question, self.space, self.keep = question, space, keep
         self.speeds = question.speeds
         self.bounds = Bounds(space, self.speeds)
-        self.limit = np.inf  # the weight of the last of the best, once there are as many as are kept
+        self.limit = limit  # the weight of the last of the best, once there are as many as are kept
         self.found: list[tuple[float, Layout]] = []
         self.weights: list[float] = []  # of the best, negated: the last of them first
         self.over_memory = self.scored = self.unfit = self.late = 0
-        self.sizes: dict[tuple[Cut, str], tuple[Array, Array, Array]] = {}
-        self.hooks: dict[Cut, Array] = {}
         self.misses: dict[tuple[str, str], tuple[float, Rejection]] = {}
 
     def run(self) -> Sifted:
-        for cut, recompute, points in self._nodes():
-            self._price(cut, recompute, points)
+        for node in self._nodes():
+            self._price(node)
         divide, refused = self.space.total
         tally = Tally(
             divide=divide,
@@ -76,97 +103,106 @@ class _Sieve:
         )
         return Sifted(self._kept(), tally, [miss for _, miss in self.misses.values()])
 
-    def _nodes(self) -> Iterator[tuple[Cut, str, Array]]:
+    def _nodes(self) -> Iterator[_Node]:
         """Points of a depth, in order of their bounds, until those are above the limit."""
         tie = count()
-        heap: list[tuple[float, int, Cut, str, Array]] = []
+        heap: list[tuple[float, int, Cut, str, _Node | None]] = []
         for cut in self.space.cuts if self.bounds.fields.grid else ():
             for recompute in self.space.recomputes:
                 least = self._weighed(self.bounds.least_s(cut, recompute), self.space.worlds[0])
                 least = 0.0 if self.question.objective == "memory" else least
                 heapq.heappush(heap, (least, next(tie), cut, recompute, None))
         while heap and heap[0][0] <= self.limit:
-            _, _, cut, recompute, points = heapq.heappop(heap)
-            if points is not None:
-                yield cut, recompute, points
+            _, _, cut, recompute, node = heapq.heappop(heap)
+            if node is not None:
+                yield node
                 continue
             for bound, few in self._opened(cut, recompute):
                 heapq.heappush(heap, (bound, next(tie), cut, recompute, few))
-        for bound, _, cut, recompute, points in heap:
-            if points is not None:
-                self._miss(self._one(cut, recompute, int(points[0, 0])), self._kind(), bound, self.limit)
+        for bound, _, _, _, node in heap:
+            if node is not None:
+                self._miss(node.layout(int(np.argmin(node.bound))), self._kind(), bound, self.limit)
 
     def _weighed(self, seconds: Array, world: Array) -> Array:
         return seconds * world if self.question.objective == "cost" else seconds
 
-    def _opened(self, cut: Cut, recompute: str) -> Iterator[tuple[float, Array]]:
-        """Of each depth the points that may fit, nearest first, with their bound."""
+    def _opened(self, cut: Cut, recompute: str) -> Iterator[tuple[float, _Node]]:
+        """Of each depth the points that may fit and be fast enough, with their bound."""
         at = self.bounds.fields.of(cut)
-        if not len(at):
+        least = np.zeros(len(at))
+        if self.question.objective != "memory" and len(at):
+            least = self.bounds.seconds(at, cut, recompute)
+        fast = at.runs & (self._weighed(least, at.world) <= self.limit)
+        if not fast.any():
             return
-        size = np.minimum(*self._sizes(cut, recompute)[:2])
+        at, least = at.take(fast), least[fast]
+        sizes = self._sizes(at, cut, recompute)
         room = self._room(at.world)
-        fit = fits(size, room)
-        layouts = 1 + at.splits * (len(self.space.stages) - at.split)
-        large = at.runs & ~fit
-        self.over_memory += int(layouts[large].sum())
-        if large.any():
-            i = int(np.argmin(np.where(large, size, np.inf)))
-            self._miss(self._one(cut, recompute, i), "memory", float(size[i]) / GIB, float(room[i]) / GIB)
-        bound = size / GIB
-        if self.question.objective != "memory":
-            bound = self._weighed(self.bounds.seconds(cut, recompute), at.world)
-        bound = np.where(at.runs & fit & (bound <= self.limit), bound, np.inf)
-        for index in np.flatnonzero(np.minimum.reduceat(bound, at.firsts) < np.inf):
+        whole, shards, kept = (fits(size, room) for size in sizes)
+        self._too_large(at, cut, recompute, np.minimum(*sizes[:2]), room)
+        of_whole, of_shards = self._weights(at, cut, recompute, least, sizes)
+        of_whole, of_shards = np.where(whole, of_whole, np.inf), np.where(shards, of_shards, np.inf)
+        bound = np.minimum(of_whole, of_shards)
+        for index in np.flatnonzero(np.minimum.reduceat(bound, at.firsts) <= self.limit):
             mine = at.of_depth(int(index))
-            points = mine.start + np.flatnonzero(bound[mine] < np.inf)
-            points = points[np.argsort(bound[points], kind="stable")]
-            yield float(bound[points[0]]), np.stack([points.astype(float), bound[points]])
+            some = mine.start + np.flatnonzero(np.isfinite(bound[mine]))
+            if len(some):
+                few = at.take(some)
+                model = self.space.model(cut, at.depths[few.depth[0]], recompute)
+                node = _Node(model, few, of_whole[some], of_shards[some], kept[some])
+                yield float(node.bound.min()), node
 
-    def _price(self, cut: Cut, recompute: str, few: Array) -> None:
+    def _too_large(self, at: Field, cut: Cut, recompute: str, size: Array, room: Array) -> None:
+        """Count points that fit in no way, and remember the nearest of them."""
+        large = ~fits(size, room)
+        if large.any():
+            self.over_memory += int((1 + at.splits * (len(self.space.stages) - at.split))[large].sum())
+            i = int(np.argmin(np.where(large, size, np.inf)))
+            model = self.space.model(cut, at.depths[at.depth[i]], recompute)
+            layout = model.replace(dp=int(at.degree[i]), mbs=int(at.mbs[i]))
+            self._miss(layout, "memory", float(size[i]) / GIB, float(room[i]) / GIB)
+
+    def _price(self, node: _Node) -> None:
         """Price what may be among the best, whole replicas first."""
-        points = few[0, few[1] <= self.limit].astype(int)
-        at = self.bounds.fields.of(cut).take(points)
-        model = self.space.model(cut, at.depths[at.depth[0]], recompute)
+        at = node.at
         stages = [zero for zero in self.space.stages if zero != "zero3" or not at.split[0]]
-        room = self._room(at.world)
-        whole, shards, kept = (fits(size[points], room) for size in self._sizes(cut, recompute))
-        self.over_memory += int((~whole).sum()) + int((at.splits * len(stages))[~shards].sum())
+        live = node.bound <= self.limit
+        self.over_memory += int(np.isinf(node.of_whole[live]).sum())
+        self.over_memory += int((at.splits * len(stages))[live & np.isinf(node.of_shards)].sum())
+        whole = node.of_whole <= self.limit
         if whole.any():
-            self._score(Sheaf(model, at.degree[whole], 1, at.mbs[whole]))
-        if self.question.objective != "memory":
-            more = self._weighed(self._hooks(cut)[points], at.world)
-            shards = shards & (few[1, : len(points)] + more <= self.limit)
-        at, kept = at.take(shards), kept[shards]
-        splits = [(i, n) for i, degree in enumerate(at.degree.tolist()) for n in self.space.shards(degree)]
+            self._score(Sheaf(node.model, at.degree[whole], 1, at.mbs[whole]))
+        shards = node.of_shards <= self.limit
+        splits = [(i, n) for i in np.flatnonzero(shards) for n in self.space.shards(int(at.degree[i]))]
         if not splits:
             return
         owner, fsdp = np.array(splits).T
-        dp, mbs, keeps = at.degree[owner] // fsdp, at.mbs[owner], kept[owner]
+        dp, mbs, keeps = at.degree[owner] // fsdp, at.mbs[owner], node.kept[owner]
         for zero in stages:
-            sheaf = Sheaf(model, dp, fsdp, mbs, zero, sharded=True)
+            sheaf = Sheaf(node.model, dp, fsdp, mbs, zero, sharded=True)
             if zero != "zero3" and not keeps.all():
                 self.over_memory += int((~keeps).sum())
                 sheaf = sheaf.take(keeps)
             if len(sheaf):
                 self._score(sheaf)
 
-    def _sizes(self, cut: Cut, recompute: str) -> tuple[Array, Array, Array]:
-        """Bounds of the bytes of each point of a cut: as replicas, as shards, as shards with whole weights beside."""
-        key = (cut, recompute)
-        if key not in self.sizes:
-            alone = self.bounds.fields.of(cut).splits == 0
-            whole = self.bounds.bytes(cut, recompute, sharded=False)
-            shards = np.where(alone, np.inf, self.bounds.bytes(cut, recompute, sharded=True))
-            kept = self.bounds.bytes(cut, recompute, sharded=True, kept=True)
-            self.sizes[key] = whole, shards, kept
-        return self.sizes[key]
+    def _sizes(self, at: Field, cut: Cut, recompute: str) -> tuple[Array, Array, Array]:
+        """Bounds of the bytes of each point: as replicas, as shards, as shards with whole weights beside."""
+        bytes_of = self.bounds.bytes
+        shards = np.where(at.splits == 0, np.inf, bytes_of(at, cut, recompute, sharded=True))
+        kept = bytes_of(at, cut, recompute, sharded=True, kept=True)
+        return bytes_of(at, cut, recompute, sharded=False), shards, kept
 
-    def _hooks(self, cut: Cut) -> Array:
-        """Seconds that shards add to each point of a cut."""
-        if cut not in self.hooks:
-            self.hooks[cut] = self.bounds.sharded_s(cut)
-        return self.hooks[cut]
+    def _weights(
+        self, at: Field, cut: Cut, recompute: str, least: Array, sizes: tuple[Array, Array, Array]
+    ) -> tuple[Array, Array]:
+        """Lower bounds of the objective of each point: as replicas, and as shards."""
+        if self.question.objective == "memory":
+            return sizes[0] / GIB, sizes[1] / GIB
+        bounds = self.bounds
+        more = bounds.update_s(at, cut, sharded=True) + bounds.sharded_s(at, cut, recompute)
+        whole = least + bounds.update_s(at, cut, sharded=False)
+        return self._weighed(whole, at.world), self._weighed(least + more, at.world)
 
     def _score(self, sheaf: Sheaf) -> None:
         work, cluster = self.question.facts.work, self.question.cluster
@@ -232,7 +268,7 @@ class _Sieve:
             if len(self.weights) > self.keep:
                 heapq.heappop(self.weights)
         if len(self.weights) == self.keep:
-            self.limit = -self.weights[0]
+            self.limit = min(self.limit, -self.weights[0])
         if len(self.found) > 4 * self.keep:
             self.found = self._kept()
 
@@ -246,11 +282,6 @@ class _Sieve:
         if not cluster.is_cpu:
             return np.full(np.shape(world), float(cluster.memory_bytes))
         return cluster.memory_bytes // np.maximum(1, world)
-
-    def _one(self, cut: Cut, recompute: str, point: int) -> Layout:
-        at = self.bounds.fields.of(cut)
-        model = self.space.model(cut, at.depths[at.depth[point]], recompute)
-        return model.replace(dp=int(at.degree[point]), mbs=int(at.mbs[point]))
 
     def _kind(self) -> Kind:
         return "cost" if self.question.objective == "cost" else "slower"

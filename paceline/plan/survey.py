@@ -15,6 +15,7 @@ from paceline.plan.decide import Judged, judge, memory_limit, order, over_limits
 from paceline.plan.enumerate import Space, scopes
 from paceline.plan.layout import Layout
 from paceline.plan.reasons import objective, wins_when
+from paceline.plan.rehearse import Rehearsal
 from paceline.plan.rules import first_broken, repair
 from paceline.plan.speed.columns import ColumnSpeeds
 from paceline.plan.tally import Tally
@@ -68,7 +69,14 @@ def _sifted(question: Question, space: Space, keep: int) -> Judged:
     from paceline.plan.sift import sift
 
     found = sift(question, space, keep)
-    return Judged([price(question, layout) for _, layout in found.best], found.misses, found.tally)
+    candidates = [price(question, layout) for _, layout in found.best]
+    if space.narrow:
+        return Judged(candidates, found.misses, found.tally)
+    rehearsal = Rehearsal(question)
+    again = [rehearsal.again(candidate) for candidate in candidates]
+    simulated = sum(one is not None for one in again)
+    told = [new or old for new, old in zip(again, candidates, strict=True)]
+    return Judged(told, found.misses, replace(found.tally, simulated=simulated))
 
 
 def _explained(question: Question, judged: Judged) -> list[Rejection]:

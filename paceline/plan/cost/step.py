@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from paceline.plan.cluster import Cluster
 from paceline.plan.columns import Column, choose, index_of_most, is_column, least, most, some
 from paceline.plan.cost import cp, dp, ep, fsdp, pp, single, tp
@@ -59,18 +61,23 @@ def groups(layout: Priced) -> Column:
 
 
 def estimate(
-    layout: Priced, work: Work, speeds: Speeds, cluster: Cluster, memory: Memory | None = None
+    layout: Priced,
+    work: Work,
+    speeds: Speeds,
+    cluster: Cluster,
+    memory: Memory | None = None,
+    idle_s: float | None = None,
 ) -> Estimate:
     """Seconds, bytes and memory of one step of ``layout``, which is closed and has its micro-batch.
 
-    ``memory``: of this layout, where it has been asked already.
+    ``memory``: of this layout, where it has been asked already. ``idle_s``: of its schedule, where that was run.
     """
     rows, micros = micro_batches(layout, work.global_batch)
     devices = layout.world_size if cluster.is_cpu else cluster.near
     held = places(layout, work.widths, work.sequence_length)
-    one, inside, everyone = _micro_batch(layout, work, speeds, devices, held, rows)
+    one, inside, everyone = micro_batch(layout, work, speeds, devices, rows, sends=idle_s is None)
     factors = speeds.factors
-    idle = factors.idle * pp.waiting(layout) * (everyone - one - inside.exposed_s)
+    waited = pp.waiting(layout) * (everyone - one - inside.exposed_s) if idle_s is None else idle_s
     compute = micros * one
     delivered = inside.times(micros)
     once, states = _once_a_step(layout, work, speeds, devices, held, compute, one)
@@ -84,7 +91,7 @@ def estimate(
         "deliver": factors.exposed * delivered.exposed_s,
         "update": speeds.optimizer_s(states, layout.world_size),
         "host": factors.host * (single.host_s(layout, work) + delivered.host_s),
-        "idle": idle,
+        "idle": factors.idle * waited,
     }
     padding = padding_rows(layout, work.global_batch) / (rows * micros * layout.data_degree)
     parts, allocated, reserved, device = memory or memory_of(layout, work, speeds, cluster)
@@ -102,15 +109,23 @@ def estimate(
     )
 
 
-def _micro_batch(
-    layout: Priced, work: Work, speeds: Speeds, devices: Column, held: Alike, rows: Column
+def micro_batch(
+    layout: Priced, work: Work, speeds: Speeds, devices: Column, rows: Column, *, sends: bool = True
 ) -> tuple[Column, Delivered, Column]:
-    """Of the slowest coordinate: compute and messages of a micro-batch; and the seconds of all coordinates."""
+    """Of the slowest coordinate: compute and messages of a micro-batch; and the seconds of all coordinates.
+
+    ``sends``: whether anybody waits for what goes from stage to stage; where the schedule is run, that is in its
+    waiting.
+    """
     one: Column = 0.0
     inside, everyone = Delivered(), 0.0
+    held = places(layout, work.widths, work.sequence_length)
     for place, (part, count, _) in enumerate(held):
         seconds = single.compute_s(layout, work, speeds, part, rows)
-        sent = sum((axis.deliver(layout, work, speeds, devices, part, rows) for axis in INSIDE), Delivered())
+        each = {axis: axis.deliver(layout, work, speeds, devices, part, rows) for axis in INSIDE}
+        if not sends:
+            each[pp] = replace(each[pp], exposed_s=0.0)
+        sent = sum(each.values(), Delivered())
         everyone = everyone + count * (seconds + sent.exposed_s)
         slower = True if place == 0 else seconds + sent.exposed_s > one + inside.exposed_s
         one, inside = choose(slower, seconds, one), sent.where(slower, inside)

@@ -66,9 +66,10 @@ class _Weights:
 
     def all(self) -> list[float]:
         """Every weight that any stage can have, in order."""
-        ends = range(self.layers + 1)
+        runs = {end - start for i, start in enumerate(self.before) for end in self.before[i:]}
         kinds = {0, min(1, self.stages - 1), self.stages - 1}
-        return sorted({self.of(kind, a, b) for kind in kinds for a in ends for b in ends[a:]})
+        extras = {self.of(kind, 0, 0) for kind in kinds}
+        return sorted({run + extra for run in runs for extra in extras})
 
     def fit(self, limit: float) -> bool:
         """Whether some cut has no heavier stage: each takes what it can, from the front. (That may leave inner
@@ -90,10 +91,11 @@ def _most_even(weights: _Weights, limit: float) -> list[int]:
     }  # from a layer on → sum, further cuts
     for stage in reversed(range(weights.stages)):
         inner = 0 < stage < weights.stages - 1
+        extra, before = weights.of(stage, 0, 0), weights.before
         found: dict[int, tuple[float, list[int]]] = {}
         for start in (0,) if stage == 0 else range(weights.layers + 1):
             for end in range(start + inner, weights.layers + 1):
-                weight = weights.of(stage, start, end)
+                weight = before[end] - before[start] + extra
                 if weight > limit:
                     break
                 if end in best:

@@ -1,8 +1,8 @@
 """How long an order takes, where its ranks stand still, and how much they keep: a simulation with given seconds.
 
 A rank does its actions one after another, each as soon as what it needs has arrived. A transfer between ranks takes
-``transfer_s`` and delays only who waits for it; the sender goes on. What is left out: contention, and work of the
-step outside the pipeline.
+``transfer_s`` and delays only who waits for it; the sender goes on, and its next transfer starts when its link is
+free. What is left out: contention with other messages, and work of the step outside the pipeline.
 """
 
 from __future__ import annotations
@@ -123,16 +123,26 @@ class _Made:
     def __init__(self, layout: Pipeline, transfer_s: float) -> None:
         self.layout, self.transfer_s = layout, transfer_s
         self.here: dict[tuple[int, str, int], float] = {}
-        self.sent: dict[tuple[int, str, int], float] = {}
+        self.arrived: dict[tuple[int, str, int], float] = {}
+        self.free_s: dict[int, float] = {}  # when the link of a rank has sent what it had
 
     def hand_on(self, row: list[Slot]) -> None:
         """What the last action of a rank gives, and what a joined one before it held back."""
         last = row[-1]
         self.here[_key(last.action)] = last.end_s
         if not last.action.joined:
-            self.sent[_key(last.action)] = last.end_s
+            self._send(last.action, last.end_s)
         if len(row) > 1 and row[-2].action.joined:
-            self.sent[_key(row[-2].action)] = last.end_s
+            self._send(row[-2].action, last.end_s)
+
+    def _send(self, action: Action, at_s: float) -> None:
+        """To the next stage, behind what the rank's link still sends; nothing to a stage of the same rank."""
+        kind, rank = gives(action), self.layout.stage_rank(action.stage)
+        to = action.stage + (1 if kind == "F" else -1)
+        if not kind or not 0 <= to < self.layout.stages or self.layout.stage_rank(to) == rank:
+            return
+        arrived = max(at_s, self.free_s.get(rank, 0.0)) + self.transfer_s
+        self.free_s[rank] = self.arrived[_key(action)] = arrived
 
     def ready_s(self, action: Action, rank: int) -> float | None:
         """When what the action needs has arrived; None while nobody has made it."""
@@ -142,8 +152,7 @@ class _Made:
         key = (*need, action.micro_batch)
         if self.layout.stage_rank(need[0]) == rank:
             return self.here.get(key)
-        at = self.sent.get(key)
-        return None if at is None else at + self.transfer_s
+        return self.arrived.get(key)
 
 
 def _key(action: Action) -> tuple[int, str, int]:
