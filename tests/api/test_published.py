@@ -18,7 +18,7 @@ from paceline.ledger.outcome import Refused
 from paceline.plan.show import table
 from tests.published import config_file
 
-CLUSTER, LAYOUT = "2x8xH100-SXM-80GB", "fsdp=16,mbs=1"
+CLUSTER, LAYOUT = "2x8xH100-SXM-80GB", "fsdp=16,mbs=1,recompute=full"
 
 
 @pytest.fixture(autouse=True)
