@@ -31,6 +31,7 @@ from paceline.plan.facts import job_facts
 from paceline.plan.layout import Layout
 from paceline.plan.measured import Measured
 from paceline.plan.reasons import bare, objective, reason, wins_when
+from paceline.plan.relax import relaxations
 from paceline.plan.speed.cpu import CpuSpeeds
 from paceline.plan.speed.gpu import GpuSpeeds
 from paceline.plan.speed.speeds import Speeds
@@ -284,6 +285,7 @@ def _nothing(question: Question, judged: Judged, wanted: Layout, where: str) -> 
         key="layout.use",
         seen=seen,
         rule="weights, gradients, optimizer state and activations of a rank fit its device with room left",
+        allowed=relaxations(question, least.layout),
         use=f"--layout {near.layout}" if near else "more devices (cluster.use), or a smaller model",
         where="" if wanted.auto else where,
     )

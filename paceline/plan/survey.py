@@ -22,14 +22,16 @@ from paceline.plan.tally import Tally
 from paceline.plan.weigh import Question, family, fits
 
 FEW = 500
-KEPT = 128
+MANY = 100_000
+KEPT, KEPT_OF_MANY = 48, 200
+"""Layouts of a scope that are priced in full and rehearsed: of up to ``MANY``, and of more."""
 
 
-def survey(question: Question, options: Layout, *, narrow: bool = False, keep: int = KEPT) -> Judged:
+def survey(question: Question, options: Layout, *, narrow: bool = False, keep: int = 0) -> Judged:
     """The best layouts of each scope in order, and what became of the others.
 
     Args:
-        options: ``auto``, with what is asked for beside it.
+        options: ``auto``, with what is asked for beside it. keep: of each scope; 0: as many as it is worth.
         narrow: a part of the space, and no reasons: for a question beside the question.
     """
     found = Judged()
@@ -68,6 +70,7 @@ def tally_of(judged: Judged) -> Tally:
 def _sifted(question: Question, space: Space, keep: int) -> Judged:
     from paceline.plan.sift import sift
 
+    keep = keep or (KEPT if space.total[0] <= MANY else KEPT_OF_MANY)
     found = sift(question, space, keep)
     candidates = [price(question, layout) for _, layout in found.best]
     if space.narrow:
