@@ -1,9 +1,8 @@
 """The best layouts' schedules, run action by action: what a closed form says of waiting, replaced by a simulation.
 
-Each stage has its own seconds (its layers by kind, the embedding, the head) and a rank three streams: it computes,
-it talks inside its host or across it beside that, and its sends queue behind one another (``pipeline/clock.py``).
-Long steps are run for some rounds and extended: a schedule's steady state repeats itself. fsdp's messages stay as
-the closed form has them.
+Each stage has its own seconds (its layers by kind, the embedding, the head), and a rank two streams: it computes,
+and its sends queue behind one another beside that (``pipeline/clock.py``). Long steps are run for some rounds and
+extended: a schedule's steady state repeats itself. Messages of fsdp, tp and cp stay as the closed forms have them.
 """
 
 from __future__ import annotations
