@@ -6,7 +6,7 @@ misses of each family among the rejections. numpy is imported for a large space 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from paceline.plan.answer import GIB, Rejection
@@ -49,9 +49,23 @@ def survey(question: Question, options: Layout, *, narrow: bool = False, keep: i
 
 
 def _one_by_one(question: Question, space: Space) -> Judged:
-    found = judge(question, space.layouts(), explain=False)
+    layouts = _needed(question, space.layouts()) if space.narrow else space.layouts()
+    found = judge(question, layouts, explain=False)
     found.tally = tally_of(found)
     return found
+
+
+def _needed(question: Question, layouts: Iterable[Layout]) -> Iterator[Layout]:
+    """Without those that compute again although they fit without: they are never the best in time or cost."""
+    roomy: set[Layout] = set()
+    for layout in layouts:
+        if layout.recompute == "none" and question.objective != "memory":
+            memory = memory_of(layout, question.facts.work, question.speeds, question.cluster)
+            if fits(memory[3], memory_limit(question, layout)):
+                roomy.add(layout)
+        elif layout.replace(recompute="none") in roomy:
+            continue
+        yield layout
 
 
 def tally_of(judged: Judged) -> Tally:
