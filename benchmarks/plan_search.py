@@ -8,13 +8,13 @@ memory; exits 1 when the counts do not add up or a million layouts were not sear
 
 from __future__ import annotations
 
-import resource
 import sys
 import time
 from pathlib import Path
 
 from paceline.api.plan import resolve_cluster
 from paceline.job.load import load
+from paceline.ledger.resident import peak_bytes
 from paceline.plan.search import plan
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "llama3-405b-10240.toml"
@@ -27,7 +27,7 @@ def main() -> int:
     began, cpu = time.perf_counter(), time.process_time()
     found = plan(job, cluster=cluster, measured=None)
     wall_s, cpu_s = time.perf_counter() - began, time.process_time() - cpu
-    peak_gib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    peak_gib = peak_bytes() / 2**30
     print(f"{job.run.name} on {cluster.name}: {found.layout}, {found.best.step_s[1]:.4g} s a step")
     print(found.tally)
     print(f"{wall_s:.2f} s, {cpu_s:.2f} s of CPU, crossings included; {peak_gib:.2f} GiB at most")

@@ -6,13 +6,13 @@ without one. Memory on a CPU is the process's resident set; on CUDA the allocato
 
 from __future__ import annotations
 
-import resource
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from paceline.ledger.outcome import Exit, Refused
+from paceline.ledger.resident import peak_bytes
 
 GIB = float(1 << 30)
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp64": torch.float64}
@@ -46,7 +46,7 @@ class Device:
         if self.kind == "cuda":
             reserved = torch.cuda.max_memory_reserved(self.index)
             return reserved / GIB, torch.cuda.max_memory_allocated(self.index) / GIB
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / GIB  # Linux counts KiB
+        peak = peak_bytes() / GIB
         return peak, peak
 
     def from_host(self, array: Tensor) -> Tensor:

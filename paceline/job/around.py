@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from paceline.job.families.place import FILE, config_file, in_hub, is_hub_id, name_of
-from paceline.job.families.published import published
 from paceline.job.tables.data import LARGEST_BPE, SMALLEST_BPE
 
 LONGEST = 8192
@@ -30,6 +29,8 @@ def config_values(file: Path) -> dict[str, Any]:
         Refused: 2; the file does not describe a decoder.
     """
     file = config_file(str(file)).absolute()
+    from paceline.job.families.published import published
+
     widths = published(str(file), {})
     values = {
         "model.hf": str(file),

@@ -76,6 +76,11 @@ def parse_interval(value: object) -> Interval:
     raise QuantityError(RULE, allowed=ALLOWED, use=f'"{number}min"' if unit == "m" else "")
 
 
+def print_interval(value: Interval) -> str:
+    """The text that parses to it."""
+    return str(value)
+
+
 def _positive(value: float) -> float:
     """A number too small for a float is zero, and zero is no interval."""
     if value <= 0:

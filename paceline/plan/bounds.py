@@ -26,7 +26,7 @@ from paceline.plan.enumerate import Cut, Depth, Space
 from paceline.plan.field import Field, Fields
 from paceline.plan.layout import Layout
 from paceline.plan.model import cut as cut_kind
-from paceline.plan.model import held_layer, held_outer, kinds
+from paceline.plan.model import held_layer, held_outer, kinds, predicted
 from paceline.plan.speed.speeds import Group, Speeds
 
 Array = Any
@@ -69,7 +69,7 @@ class Bounds:
         self.cluster: Cluster = space.cluster
         self.fields = Fields(space)
         self._times: dict[tuple[Cut, str], Times] = {}
-        self._messages: dict[Cut, Array] = {}
+        self._messages: dict[Cut, tuple[Array, Array]] = {}
 
     def times(self, cut: Cut, recompute: str) -> Times:
         """Asked of the same formulas as the price: a layer of each kind alone, then the head alone."""
@@ -154,37 +154,83 @@ class Bounds:
         states = self._states(at, cut, layer, sharded=sharded).max(axis=0)
         return SURELY * self.speeds.optimizer_s(states, at.world)
 
-    def sharded_s(self, at: Field, cut: Cut, recompute: str) -> Array:
-        """What fsdp adds to a bound of seconds: its hooks, and what compute loses beside its messages at least."""
-        factors = self.speeds.factors
-        depth = np.where(at.many > 0, at.counts.sum(axis=1), np.inf).min(axis=0)
-        hooks = factors.host * UNIT_HOST_S * (depth + 1) * at.micros
-        lost = min(factors.exposed, (CONTENTION - 1) * factors.contention if self.speeds.overlaps else 1.0)
-        busy = _by_kind(at.counts, self.times(cut, recompute).layers[:, at.size])
-        busy = at.micros * np.where(at.many > 0, busy, np.inf).min(axis=0)
-        sent = _by_kind(at.counts, self._least_messages(cut)[:, at.degree])
-        sent = np.where(at.many > 0, sent, np.inf).min(axis=0)
-        return SURELY * (hooks + lost * (np.minimum(busy, sent) if self.speeds.overlaps else sent))
+    def sharded_s(
+        self, at: Field, cut: Cut, recompute: str, stages: Iterable[str], shards: Array | None = None
+    ) -> dict[str, Array]:
+        """What fsdp adds to a bound of seconds, by its stage: its hooks, and of its messages (and those of the
+        replicas beside it) what no compute can hide, or what compute loses beside them.
 
-    def _least_messages(self, cut: Cut) -> Array:
-        """Seconds of one gather and one scatter of a layer of each kind (not its experts), over whatever part of so
-        many data ranks is quickest."""
+        ``shards``: the degree of each point; without, the quickest that its data ranks could be cut into.
+        """
+        factors, overlaps = self.speeds.factors, self.speeds.overlaps
+        there = at.many > 0
+        depth = np.where(there, at.counts.sum(axis=1), np.inf).min(axis=0)
+        hooks = factors.host * UNIT_HOST_S * (depth + 1) * at.micros
+        lost = min(factors.exposed, (CONTENTION - 1) * factors.contention if overlaps else 1.0)
+        gather, scatter = (
+            np.where(there, _by_kind(at.counts, sent), np.inf).min(axis=0)
+            for sent in self._messages_of(at, cut, shards)
+        )
+        least, most = self._compute_s(at, cut, recompute)
+        beside = 0.0 if shards is None else self._replicas_s(at, cut, shards, most / at.micros)
+        found = {}
+        for zero in stages:
+            sent = gather * (2 * at.micros if zero == "zero3" else 1)
+            sent = sent + scatter * (1 if zero == "zero1" else at.micros)
+            added = lost * sent
+            if overlaps:
+                added = lost * np.minimum(least, sent) + factors.exposed * np.maximum(0, sent - most)
+            found[zero] = SURELY * (hooks + added + factors.exposed * beside)
+        return found
+
+    def _compute_s(self, at: Field, cut: Cut, recompute: str) -> tuple[Array, Array]:
+        """Of a step: layers of the coordinate with the least, and all of the one with the most."""
+        times = self.times(cut, recompute)
+        layers = _by_kind(at.counts, times.layers[:, at.size])
+        further = predicted(self.work.widths) * times.layers[-1][at.size]
+        whole = layers + at.ends[:, 1] * (times.head[at.size] + further)
+        least = np.where(at.many > 0, layers, np.inf).min(axis=0)
+        return at.micros * least, at.micros * whole.max(axis=0) / SURELY
+
+    def _messages_of(self, at: Field, cut: Cut, shards: Array | None) -> Array:
+        """(gather, scatter) × kind of layer × point: seconds of one message of one layer."""
+        each, quickest = self._layer_messages(cut)
+        return quickest[:, :, at.degree] if shards is None else each[:, :, shards]
+
+    def _layer_messages(self, cut: Cut) -> tuple[Array, Array]:
+        """Of a layer of each kind (not its experts): seconds of its gather and scatter over every degree of fsdp, and
+        over whatever part of so many data ranks is quickest."""
         if cut in self._messages:
             return self._messages[cut]
-        layer = self._layer_bytes(cut, "none")
-        near = self.cluster.near
-        found = np.zeros((len(layer.dense), int(self.fields.of(cut).degree.max()) + 1))
-        for degree in sorted(set(self.fields.of(cut).degree.tolist())) if not self.cluster.is_cpu else ():
-            ranks = [group_of(n * cut.cp, cut.tp, near) for n in self.space.shards(degree)]
-            for kind, size in enumerate(layer.dense.tolist()):
-                each = [
-                    self.speeds.collective_s("all_gather", size * self.work.weight_bytes, group)
-                    + self.speeds.collective_s("reduce_scatter", size * self.work.gradient_bytes, group)
-                    for group in ranks
-                ]
-                found[kind, degree] = min(each, default=0.0)
-        self._messages[cut] = found
-        return found
+        sizes = self._layer_bytes(cut, "none").dense
+        degrees = sorted(set(self.fields.of(cut).degree.tolist())) if not self.cluster.is_cpu else []
+        parts = sorted({n for degree in degrees for n in self.space.shards(degree)})
+        each = np.zeros((2, len(sizes), int(self.fields.of(cut).degree.max()) + 1))
+        quickest = np.zeros_like(each)
+        if parts:
+            group = group_of(_column(parts) * cut.cp, cut.tp, self.cluster.near)
+            for way, (op, bytes_of) in enumerate(
+                (("all_gather", self.work.weight_bytes), ("reduce_scatter", self.work.gradient_bytes))
+            ):
+                for kind, size in enumerate(sizes.tolist()):
+                    each[way, kind, parts] = self.speeds.collective_s(op, size * bytes_of, group)
+        for degree in degrees:
+            part = list(self.space.shards(degree))
+            quickest[:, :, degree] = each[:, :, part].min(axis=2) if part else 0.0
+        self._messages[cut] = each, quickest
+        return each, quickest
+
+    def _replicas_s(self, at: Field, cut: Cut, shards: Array, micro_batch_s: Array) -> Array:
+        """What of the sums over replicas the backward of a micro-batch cannot hide."""
+        if not self.speeds.overlaps:
+            return np.zeros(len(at))
+        dense = _by_kind(at.counts, self._layer_bytes(cut, "none").dense[:, None])
+        dense = np.where(at.many > 0, dense, np.inf).min(axis=0)
+        replicas = at.degree // shards
+        group = group_of(replicas, shards * cut.cp * cut.tp, self.cluster.near)
+        size = dense * self.work.gradient_bytes / (shards * cut.cp)
+        seconds = self.speeds.collective_s("all_reduce", size, group)
+        return np.where(replicas > 1, np.maximum(0, seconds - micro_batch_s), 0.0)
 
     def _states(self, at: Field, cut: Cut, layer: LayerBytes, *, sharded: bool) -> Array:
         """Parameters whose state a rank of each coordinate keeps; ``sharded``: shared by all that could."""

@@ -17,7 +17,8 @@ Column = Any
 
 def is_column(value: Column) -> bool:
     """Whether there is a number for each layout."""
-    return hasattr(value, "shape") and bool(value.shape)
+    kind = type(value)
+    return kind is not int and kind is not float and hasattr(value, "shape") and bool(value.shape)
 
 
 def choose(condition: Column, yes: Column, no: Column) -> Column:
@@ -29,9 +30,17 @@ def choose(condition: Column, yes: Column, no: Column) -> Column:
     return np.where(condition, yes, no)
 
 
+def _numbers(values: Iterable[Column]) -> bool:
+    """Whether all are plain numbers: asked so often that it is worth asking without a call for each."""
+    return {type(value) for value in values} <= PLAIN or not any(map(is_column, values))
+
+
+PLAIN = {int, float, bool}
+
+
 def most(*values: Column) -> Column:
     """The largest, layout by layout."""
-    if not any(map(is_column, values)):
+    if _numbers(values):
         return max(values)
     import numpy as np
 
@@ -43,7 +52,7 @@ def most(*values: Column) -> Column:
 
 def least(*values: Column) -> Column:
     """The smallest, layout by layout."""
-    if not any(map(is_column, values)):
+    if _numbers(values):
         return min(values)
     import numpy as np
 
@@ -79,7 +88,7 @@ def some(condition: Column) -> bool:
 def index_of_most(values: Iterable[Column]) -> Column:
     """Which of the values is the largest, the first of equals; layout by layout."""
     values = list(values)
-    if not any(map(is_column, values)):
+    if _numbers(values):
         return max(range(len(values)), key=lambda i: values[i])
     import numpy as np
 

@@ -9,7 +9,7 @@ Rank order, ``tp`` fastest: ``rank = (((pp·DP + dp)·FSDP + fsdp)·CP + cp)·TP
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
 
@@ -72,6 +72,10 @@ class Layout:
         return cls(**grammar.read(text, where))
 
     def __str__(self) -> str:
+        return self._text
+
+    @cached_property
+    def _text(self) -> str:
         return ",".join(self._items(full=False))
 
     @property
@@ -148,7 +152,15 @@ class Layout:
         """A layout with some fields changed; a changed schedule takes its own ``vpp`` unless one is given."""
         if {"pp", "schedule"} & changes.keys() and self.vpp == self.default_vpp:
             changes.setdefault("vpp", 0)
-        return replace(self, **changes)
+        unknown = changes.keys() - FIELDS
+        if unknown:
+            raise TypeError(f"a layout has no {', '.join(sorted(unknown))}")
+        # A search makes many: without the constructor, which sets a frozen field four times as slowly.
+        other = object.__new__(Layout)
+        mine = self.__dict__
+        other.__dict__.update({name: mine[name] for name in FIELDS} | changes)
+        other.__post_init__()
+        return other
 
     def resolve(self, devices: int) -> Layout:
         """The layout with its one ``auto`` degree filled with the devices that are left.
@@ -233,6 +245,9 @@ class Layout:
         lap, place = divmod(stage, self.pp)
         back = self.schedule in V_SCHEDULES and lap % 2 == 1
         return self.pp - 1 - place if back else place
+
+
+FIELDS = tuple(one.name for one in fields(Layout))
 
 
 def balanced(size: int, parts: int, index: int) -> range:

@@ -2,14 +2,14 @@
 
 A cut is opened into its depths, a depth into the columns of its shares, always the one whose lower bound of the
 objective is least; what is left when that bound is above the last of the best is pruned, and only counted. In a
-depth, shares whose bound is too large are dropped before the price. So the best found are those that pricing all
-would find (``tests/plan/test_search_exhaustive.py``).
+depth, shares whose bound is too large are dropped before the price, and so are the ways to split one into shards. So
+the best found are those that pricing all would find (``tests/plan/test_search_exhaustive.py``).
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any
@@ -58,20 +58,20 @@ def sift(question: Question, space: Space, keep: int) -> Sifted:
 
 @dataclass(frozen=True, eq=False)
 class _Node:
-    """Points of one depth, with lower bounds of the objective as replicas and as shards (infinite: does not fit).
-
-    ``kept``: whether whole weights fit beside the shards.
+    """Points of one depth, with lower bounds of the objective as replicas and, by stage, as shards (infinite: does
+    not fit, or is refused); ``plain`` is without what fsdp and dp send.
     """
 
+    cut: Cut
     model: Layout
     at: Field
+    plain: Array
     of_whole: Array
-    of_shards: Array
-    kept: Array
+    of_shards: Mapping[str, Array]
 
     @property
     def bound(self) -> Array:
-        return np.minimum(self.of_whole, self.of_shards)
+        return np.minimum.reduce([self.of_whole, *self.of_shards.values()])
 
     def layout(self, point: int) -> Layout:
         return self.model.replace(dp=int(self.at.degree[point]), mbs=int(self.at.mbs[point]))
@@ -138,18 +138,17 @@ class _Sieve:
         at, least = at.take(fast), least[fast]
         sizes = self._sizes(at, cut, recompute)
         room = self._room(at.world)
-        whole, shards, kept = (fits(size, room) for size in sizes)
         self._too_large(at, cut, recompute, np.minimum(*sizes[:2]), room)
-        of_whole, of_shards = self._weights(at, cut, recompute, least, sizes)
-        of_whole, of_shards = np.where(whole, of_whole, np.inf), np.where(shards, of_shards, np.inf)
-        bound = np.minimum(of_whole, of_shards)
+        plain, of_whole, of_shards = self._weights(at, cut, recompute, least, sizes, room)
+        bound = np.minimum.reduce([of_whole, *of_shards.values()])
         for index in np.flatnonzero(np.minimum.reduceat(bound, at.firsts) <= self.limit):
             mine = at.of_depth(int(index))
             some = mine.start + np.flatnonzero(np.isfinite(bound[mine]))
             if len(some):
                 few = at.take(some)
                 model = self.space.model(cut, at.depths[few.depth[0]], recompute)
-                node = _Node(model, few, of_whole[some], of_shards[some], kept[some])
+                shards = {zero: weight[some] for zero, weight in of_shards.items()}
+                node = _Node(cut, model, few, plain[some], of_whole[some], shards)
                 yield float(node.bound.min()), node
 
     def _too_large(self, at: Field, cut: Cut, recompute: str, size: Array, room: Array) -> None:
@@ -165,26 +164,34 @@ class _Sieve:
     def _price(self, node: _Node) -> None:
         """Price what may be among the best, whole replicas first."""
         at = node.at
-        stages = [zero for zero in self.space.stages if zero != "zero3" or not at.split[0]]
         live = node.bound <= self.limit
         self.over_memory += int(np.isinf(node.of_whole[live]).sum())
-        self.over_memory += int((at.splits * len(stages))[live & np.isinf(node.of_shards)].sum())
+        stages = [zero for zero in node.of_shards if zero != "zero3" or not at.split[0]]
+        for zero in stages:
+            self.over_memory += int(at.splits[live & np.isinf(node.of_shards[zero])].sum())
         whole = node.of_whole <= self.limit
         if whole.any():
             self._score(Sheaf(node.model, at.degree[whole], 1, at.mbs[whole]))
-        shards = node.of_shards <= self.limit
-        splits = [(i, n) for i in np.flatnonzero(shards) for n in self.space.shards(int(at.degree[i]))]
-        if not splits:
-            return
-        owner, fsdp = np.array(splits).T
-        dp, mbs, keeps = at.degree[owner] // fsdp, at.mbs[owner], node.kept[owner]
         for zero in stages:
-            sheaf = Sheaf(node.model, dp, fsdp, mbs, zero, sharded=True)
-            if zero != "zero3" and not keeps.all():
-                self.over_memory += int((~keeps).sum())
-                sheaf = sheaf.take(keeps)
-            if len(sheaf):
+            sheaf = self._sheaf(node, zero)
+            if sheaf is not None:
                 self._score(sheaf)
+
+    def _sheaf(self, node: _Node, zero: str) -> Sheaf | None:
+        """The ways to cut a node's data ranks into shards whose own messages leave it fast enough."""
+        at, shards = node.at, np.flatnonzero(node.of_shards[zero] <= self.limit)
+        splits = [(i, n) for i in shards for n in self.space.shards(int(at.degree[i]))]
+        if not splits:
+            return None
+        owner, fsdp = np.array(splits).T
+        if self.question.objective != "memory" and len(owner) > FEW:
+            mine = at.take(owner)
+            more = self.bounds.sharded_s(mine, node.cut, node.model.recompute, (zero,), fsdp)[zero]
+            quick = self._weighed(node.plain[owner] + more, mine.world) <= self.limit
+            owner, fsdp = owner[quick], fsdp[quick]
+        if not len(owner):
+            return None
+        return Sheaf(node.model, at.degree[owner] // fsdp, fsdp, at.mbs[owner], zero, sharded=True)
 
     def _sizes(self, at: Field, cut: Cut, recompute: str) -> tuple[Array, Array, Array]:
         """Bounds of the bytes of each point: as replicas, as shards, as shards with whole weights beside."""
@@ -194,15 +201,31 @@ class _Sieve:
         return bytes_of(at, cut, recompute, sharded=False), shards, kept
 
     def _weights(
-        self, at: Field, cut: Cut, recompute: str, least: Array, sizes: tuple[Array, Array, Array]
-    ) -> tuple[Array, Array]:
-        """Lower bounds of the objective of each point: as replicas, and as shards."""
+        self,
+        at: Field,
+        cut: Cut,
+        recompute: str,
+        least: Array,
+        sizes: tuple[Array, Array, Array],
+        room: Array,
+    ) -> tuple[Array, Array, dict[str, Array]]:
+        """Lower bounds of each point: seconds without messages of fsdp and dp; the objective as replicas, and as
+        shards by stage."""
+        bounds, stages = self.bounds, self.space.stages
+        whole, shards, kept = (fits(size, room) for size in sizes)
+        plain = least
         if self.question.objective == "memory":
-            return sizes[0] / GIB, sizes[1] / GIB
-        bounds = self.bounds
-        more = bounds.update_s(at, cut, sharded=True) + bounds.sharded_s(at, cut, recompute)
-        whole = least + bounds.update_s(at, cut, sharded=False)
-        return self._weighed(whole, at.world), self._weighed(least + more, at.world)
+            of_whole = sizes[0] / GIB
+            of_shards = {zero: sizes[1 if zero == "zero3" else 2] / GIB for zero in stages}
+        else:
+            of_whole = self._weighed(least + bounds.update_s(at, cut, sharded=False), at.world)
+            plain = least + bounds.update_s(at, cut, sharded=True)
+            more = bounds.sharded_s(at, cut, recompute, stages)
+            of_shards = {zero: self._weighed(plain + seconds, at.world) for zero, seconds in more.items()}
+        for zero in stages:
+            fit = shards & ~at.split if zero == "zero3" else shards & kept
+            of_shards[zero] = np.where(fit, of_shards[zero], np.inf)
+        return plain, np.where(whole, of_whole, np.inf), of_shards
 
     def _score(self, sheaf: Sheaf) -> None:
         work, cluster = self.question.facts.work, self.question.cluster

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from paceline.plan.layout import Layout
 from paceline.plan.model import Widths, kinds, last_flops, layer_flops
 from paceline.plan.pipeline.balance import split
-from paceline.plan.pipeline.clock import Seconds
+
+if TYPE_CHECKING:
+    from paceline.plan.pipeline.clock import Seconds
 
 
 def layer_costs(widths: Widths, sequence_length: int) -> list[int]:
@@ -34,6 +37,8 @@ def _split(widths: Widths, sequence_length: int, stages: int) -> tuple[range, ..
 def stage_units(stages: Sequence[range], widths: Widths, sequence_length: int) -> list[Seconds]:
     """What a micro-batch takes in each stage, in units of which the mean stage's forward takes one; the two halves
     of the backward take as long as the forward."""
+    from paceline.plan.pipeline.clock import Seconds
+
     costs = layer_costs(widths, sequence_length)
     weights = [sum(costs[n] for n in layers) for layers in stages]
     weights[-1] += last_flops(widths, sequence_length)

@@ -15,7 +15,6 @@ from paceline.plan.decide import Judged, judge, memory_limit, order, over_limits
 from paceline.plan.enumerate import Space, scopes
 from paceline.plan.layout import Layout
 from paceline.plan.reasons import objective, wins_when
-from paceline.plan.rehearse import Rehearsal
 from paceline.plan.rules import first_broken, repair
 from paceline.plan.speed.columns import ColumnSpeeds
 from paceline.plan.tally import Tally
@@ -82,6 +81,7 @@ def tally_of(judged: Judged) -> Tally:
 
 
 def _sifted(question: Question, space: Space, keep: int) -> Judged:
+    from paceline.plan.rehearse import Rehearsal
     from paceline.plan.sift import sift
 
     keep = keep or (KEPT if space.total[0] <= MANY else KEPT_OF_MANY)

@@ -7,7 +7,6 @@ bus, caches, loopback) is in the figures. A run that is cut short leaves the fil
 
 from __future__ import annotations
 
-import resource
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -26,6 +25,7 @@ from paceline.deliver.wire.world import open_world
 from paceline.job.presets import ModelWidths
 from paceline.ledger.atomic import read_json_or, write_json
 from paceline.ledger.plural import many
+from paceline.ledger.resident import resident_bytes
 from paceline.plan.measured import SCHEMA, merged
 from paceline.recipes.place import Emit, Place, Stop
 
@@ -275,15 +275,6 @@ def collectives(ranks: int, bench: Bench) -> list[dict[str, Any]]:
             seconds = _together_s(call, 5 if size <= 1 << 20 else 3)
             rows.append(bench.under(op=op, ranks=ranks, bytes=size, seconds=seconds))
     return rows
-
-
-def resident_bytes() -> int:
-    """What this process holds in memory now; where the kernel does not say, the most it ever held."""
-    try:
-        pages = int(Path("/proc/self/statm").read_text().split()[1])
-        return pages * resource.getpagesize()
-    except (OSError, IndexError, ValueError):
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def _step_s(

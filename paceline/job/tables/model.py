@@ -10,7 +10,7 @@ from pydantic import PlainSerializer, PlainValidator, WithJsonSchema, model_vali
 from paceline.job.presets import WIDTHS, ModelWidths, find_preset
 from paceline.job.quantities import QuantityError
 from paceline.job.tables.table import Table, key
-from paceline.job.tables.types import Settings, Strings, as_tuple, number
+from paceline.job.tables.types import Settings, Strings, as_list, as_tuple, number
 from paceline.job.widths import LAYER_TYPES, overlaid, widths_of
 
 PRESETS = "preset's"
@@ -73,7 +73,7 @@ def parse_layer_types(value: object) -> tuple[str, ...]:
 LayerTypes = Annotated[
     tuple[str, ...],
     PlainValidator(parse_layer_types),
-    PlainSerializer(list),
+    PlainSerializer(as_list),
     WithJsonSchema({"type": "array", "items": {"enum": list(LAYER_TYPES)}, "minItems": 1}),
 ]
 

@@ -82,9 +82,7 @@ class ColumnSpeeds:
     def _each(self, name: tuple[Any, ...], ask: Callable[..., float], *questions: Column) -> Column:
         known = self._known.setdefault(name, {})
         if not any(map(is_column, questions)):
-            if questions not in known:
-                known[questions] = ask(*questions)
-            return known[questions]
+            return _known(known, ask, questions)
         return _laid_out(known, ask, questions)
 
 

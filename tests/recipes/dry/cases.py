@@ -46,7 +46,7 @@ def second_step(
     world: World | None, *, job: Job, widths: ModelWidths, layout: str, precision: str, rows: int, count: int
 ) -> dict[str, Any]:
     """Of this rank in its second step, on real tensors: ``calls``, (axis, op) → [calls, bytes], and ``memory``,
-    bytes by kind at the peak."""
+    moment → bytes by kind at that moment's peak."""
     mesh = build_mesh(Layout.parse(layout), 0 if world is None else world.rank, world)
     sums = Sums()
     with MemoryLog() as memory, _EvenChoice():
@@ -60,8 +60,8 @@ def second_step(
         if world is not None:
             world.recorder.ledger = sums
         watch_step(built, memory, step)
-        peaks = [held for moment, held in memory.peaks().items() if moment not in OUTSIDE]
-    return {"calls": sums.found, "memory": max(peaks, key=lambda held: sum(held.values()))}
+        moments = {moment: held for moment, held in memory.peaks().items() if moment not in OUTSIDE}
+    return {"calls": sums.found, "memory": moments}
 
 
 def allocated(job: Job, widths: ModelWidths, precision: str, rows: int, count: int) -> dict[str, int]:

@@ -45,7 +45,11 @@ def ask(layout: str, rank: int = 0, **changes: Any) -> Question:
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_messages_and_memory_are_those_of_real_ranks(layout: str, ranks: RankPool) -> None:
-    """Messages to the byte; memory but for what differs with the moment at which a message lets go of its tensors."""
+    """Messages to the byte; memory but for what differs with the moment at which a message lets go of its tensors.
+
+    Kinds are compared at one moment, the peak of the dry run: two moments may hold as much but for 0.3 %, and which
+    of them is a real rank's peak is then decided by when its messages end.
+    """
     world, count = Layout.parse(layout).world_size, LAYOUTS[layout]
     widths = tiny_widths(
         hidden_size=64, intermediate_size=176, head_dim=16, **(EXPERTS if "ep=" in layout else {})
@@ -55,7 +59,10 @@ def test_messages_and_memory_are_those_of_real_ranks(layout: str, ranks: RankPoo
     for rank in {0, world - 1}:
         trace = fake_step(ask(layout, rank, **asked))
         assert trace.calls == real[rank]["calls"], f"rank {rank}"
-        fake, held = trace.peak()[1], real[rank]["memory"]
+        moment, fake = trace.peak()
+        held = real[rank]["memory"][moment]
+        most = max(sum(each.values()) for each in real[rank]["memory"].values())
+        assert sum(fake.values()) / most == pytest.approx(1, abs=0.02)
         assert sum(fake.values()) / sum(held.values()) == pytest.approx(1, abs=0.02)
         for kind in (Kind.WEIGHTS, Kind.GRADIENTS, Kind.OPTIMIZER, Kind.WORKING_WEIGHTS):
             assert fake[kind] == held[kind], kind
