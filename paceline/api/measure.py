@@ -19,14 +19,24 @@ ENTRY = "paceline.recipes.measure:run"
 
 def measured_or_measure(machine: Machine, say: Callable[[str, str], None]) -> Measured | None:
     """The cached measurement of this machine; taken now when there is none, or when it was busy then and is not now."""
-    key = machine_key(machine.cpu_model, machine.cores, machine.memory_bytes)
-    path = measurement_path(cache_folder(), key)
+    path, key = _place(machine)
     found = Measured.read(path, key)
     if found is not None and not (found.busy and is_quiet(machine.cores)):
         return found
+    return measure_now(machine, say)
+
+
+def measure_now(machine: Machine, say: Callable[[str, str], None]) -> Measured | None:
+    """Whatever the cache holds; the new figures replace it."""
+    path, key = _place(machine)
     say("machine", f"measuring {many(machine.cores, 'core')} of {machine.cpu_model} once, about 20 s …")
     _make_room(path)
     return take(machine, path, key)
+
+
+def _place(machine: Machine) -> tuple[Path, str]:
+    key = machine_key(machine.cpu_model, machine.cores, machine.memory_bytes)
+    return measurement_path(cache_folder(), key), key
 
 
 def take(machine: Machine, path: Path, key: str) -> Measured | None:

@@ -11,6 +11,7 @@ from paceline.cli.frame import Here
 from paceline.cli.screen import Reply, Screen
 from paceline.cli.words import JobWord, RunWord, Sets, split_sets
 from paceline.ledger.plural import many
+from paceline.plan.measured import QUIET
 
 
 def checkpoint_list(screen: Screen, run: RunWord = "last") -> Reply:
@@ -108,6 +109,41 @@ def cluster_show(
     return Reply(found, facts(list({**found, "peak_tflops": peaks}.items())))
 
 
+def cluster_measure(
+    screen: Screen,
+    out: Annotated[
+        str | None, typer.Option("--out", metavar="FILE", help="also write a cluster file, for --cluster")
+    ] = None,
+) -> Reply:
+    """Measure this machine now: products, memory, optimizer, a block, collectives between its processes.
+
+    About 20 s on two cores. Plans for `this` use the newest measurement; `--cluster FILE.toml` uses this one anywhere.
+    """
+    from paceline.api.measuring import measure_cluster
+    from paceline.cli.tables import facts
+
+    found = measure_cluster(out, lambda field, text: screen.note(f"{field}  {text}"))
+    return Reply(found, facts(_measured_lines(found)))
+
+
+def _measured_lines(found: dict[str, Any]) -> list[tuple[str, Any]]:
+    rates = " · ".join(f"{name} {rate / 1e9:.3g} GFLOP/s" for name, rate in found["flops_per_s"].items())
+    waits = " · ".join(f"{name} {1e3 * s:.3g} ms" for name, s in found["collective_s"].items())
+    share = found["cpu_share"]
+    lines = [
+        ("machine", found["machine"]),
+        ("products", rates),
+        ("memory", f"{found['bytes_per_s'] / 1e9:.3g} GB/s"),
+        (f"{found['collective_bytes'] >> 20} MiB", waits),
+        ("measured", f"{found['at']} · torch {found['torch']} · {found['hash']}"),
+    ]
+    if share < QUIET:
+        lines.append(
+            ("busy", f"it got {share:.0%} of its cores: plans will have wide intervals; measure when quiet")
+        )
+    return lines + ([("file", f"{found['file']} (--cluster {found['file']})")] if found["file"] else [])
+
+
 def job_new(
     screen: Screen,
     kind: Annotated[
@@ -188,6 +224,7 @@ HERE = (
     Here("checkpoint verify", checkpoint_verify),
     Here("cluster list", cluster_list),
     Here("cluster show", cluster_show),
+    Here("cluster measure", cluster_measure),
     Here("job new", job_new),
     Here("job check", job_check),
     Here("job show", job_show),

@@ -180,7 +180,7 @@ def of_accelerator(name: str, hosts: int, devices: int, accelerator: Accelerator
         hosts=hosts,
         devices=devices,
         accelerator=accelerator,
-        memory_bytes=accelerator.memory_bytes,
+        memory_bytes=accelerator.memory_bytes * (devices if accelerator.is_cpu else 1),
         link_bytes_per_s=accelerator.link_bytes_per_s,
         nic_bytes_per_s=accelerator.nic_bytes_per_s,
         usd_per_device_hour=accelerator.usd_per_hour,
@@ -227,6 +227,10 @@ def parse_cluster(text: str, *, this: Cluster | None = None, where: str = "") ->
     hosts, devices = int(counts[1] or 1), int(counts[2])
     if not hosts or not devices:
         _refuse("a cluster of nothing", name, "hosts and devices are at least 1", f"1x{counts[3]}", where)
+    if re.search(r"[+,]", counts[3]):
+        first = re.split(r"[+,]", name)[0]
+        rule = "a cluster has one kind of device: the slowest would set the pace of all; plan the kinds apart"
+        _refuse(f"{name} mixes devices", name, rule, first, where)
     sheet = _find(counts[3], name, where)
     return of_accelerator(name.replace(counts[3], sheet.name), hosts, devices, sheet)
 

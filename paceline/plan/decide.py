@@ -1,7 +1,7 @@
 """From layouts to a decision: price each, drop what cannot be, and go device → host → cluster.
 
-A wider scope is taken only when it is very probably better, or when the narrower one does not fit or
-would be late.
+Inside an interval the simplest wins: more hosts, more processes, more axes or more options are taken only when they
+are very probably better, or when what is simpler does not fit or would be late.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from paceline.plan.cost.step import Memory, estimate, memory_of
 from paceline.plan.layout import Layout
 from paceline.plan.rules import first_broken, repair
 from paceline.plan.tally import Tally
-from paceline.plan.weigh import MEMORY_SIGMA, Question, fits, sigmas, simplicity, weigh
+from paceline.plan.weigh import MEMORY_SIGMA, Question, fits, plainness, sigmas, simplicity, weigh
 
 SCOPES = ("device", "host", "cluster")
 SURE = 0.9
@@ -191,15 +191,28 @@ def best_by_cut(candidates: Sequence[Candidate]) -> list[Candidate]:
 
 def decide(question: Question, candidates: Sequence[Candidate]) -> tuple[Candidate, dict[str, Candidate]]:
     """The chosen candidate, and the best of each scope; ``candidates`` is not empty and in order."""
-    scopes: dict[str, Candidate] = {}
+    several: dict[str, list[Candidate]] = {}
     for candidate in candidates:
-        scopes.setdefault(candidate.scope, candidate)
+        several.setdefault(candidate.scope, []).append(candidate)
+    scopes = {scope: _simplest(question, found) for scope, found in several.items()}
     ordered = [scopes[scope] for scope in SCOPES if scope in scopes]
     best = ordered[0]
     for wider in ordered[1:]:
         if _better(question, wider, best):
             best = wider
     return best, {scope: scopes[scope] for scope in SCOPES if scope in scopes}
+
+
+def _simplest(question: Question, ordered: Sequence[Candidate]) -> Candidate:
+    """Of one scope's candidates the simplest than which the best is not clearly better."""
+    best, *others = ordered
+    plainest = plainness(best.layout)
+    found = best
+    for other in others:
+        key = plainness(other.layout)
+        if key < plainest and not _better(question, best, other):
+            found, plainest = other, key
+    return found
 
 
 def _better(question: Question, wider: Candidate, best: Candidate) -> bool:

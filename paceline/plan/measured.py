@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -81,6 +81,10 @@ class Measured:
             process_bytes=int(data.get("process_bytes", 0)),
             cpu_share=float(data.get("cpu_share", 1.0)),
         )
+
+    def to_dict(self) -> dict[str, Any]:
+        """As in a file, and in the ``[measured]`` table of a cluster file."""
+        return {"schema": SCHEMA, **{one.name: getattr(self, one.name) for one in fields(self)}}
 
     @classmethod
     def read(cls, path: Path, key: str = "") -> Measured | None:

@@ -1,4 +1,5 @@
-"""What would make a model fit that does not: more devices, or memory of the host, which this version does not use."""
+"""What would make a layout fit that does not: smaller micro-batches or recompute, more devices, or memory of the host,
+which this version does not use."""
 
 from __future__ import annotations
 
@@ -7,7 +8,9 @@ from dataclasses import replace
 from paceline.plan.answer import GIB
 from paceline.plan.broken import ABSENT
 from paceline.plan.cost.step import SLACK, memory_of
-from paceline.plan.decide import memory_limit
+from paceline.plan.decide import judge, memory_limit
+from paceline.plan.enumerate import with_micro_batches
+from paceline.plan.grammar import OPTIONS
 from paceline.plan.layout import Layout
 from paceline.plan.weigh import Question, fits
 
@@ -18,6 +21,17 @@ def relaxations(question: Question, least: Layout) -> str:
     """Of the layout that comes nearest, in words with numbers."""
     found = [_more_devices(question, least), _host_memory(question, least)]
     return "; ".join(text for text in found if text)
+
+
+def gentler(question: Question, wanted: Layout) -> Layout | None:
+    """The same cut on the same ranks with a smaller micro-batch, or that and as little recompute as makes it fit."""
+    words = OPTIONS["recompute"]
+    for recompute in words[words.index(wanted.recompute) :]:
+        asked = with_micro_batches(wanted.replace(mbs=None, recompute=recompute), question.facts.work)
+        found = judge(question, asked, explain=False).candidates
+        if found:
+            return found[0].layout
+    return None
 
 
 def _more_devices(question: Question, least: Layout) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from paceline.ledger.outcome import Exit, Refused
 from paceline.plan import rules
 from paceline.plan.answer import GIB, Candidate, Plan, Rejection
-from paceline.plan.cluster import Cluster, parse_cluster, with_keys
+from paceline.plan.cluster import Cluster, with_keys
 from paceline.plan.crossings import batch_crossings, device_crossings
 from paceline.plan.decide import (
     Judged,
@@ -31,12 +31,13 @@ from paceline.plan.facts import job_facts
 from paceline.plan.layout import Layout
 from paceline.plan.measured import Measured
 from paceline.plan.reasons import bare, objective, reason, wins_when
-from paceline.plan.relax import relaxations
+from paceline.plan.relax import gentler, relaxations
 from paceline.plan.speed.cpu import CpuSpeeds
 from paceline.plan.speed.gpu import GpuSpeeds
 from paceline.plan.speed.speeds import Speeds
 from paceline.plan.survey import survey, tally_of
 from paceline.plan.weigh import Question, fits
+from paceline.plan.what_if import WHERE, rows
 
 if TYPE_CHECKING:
     from paceline.job import Job
@@ -85,6 +86,11 @@ def plan(
     judged.rejected.extend(_slower(question, best, judged.candidates, shown))
     crossovers = [] if not wanted.auto else _crossovers(job, question, measured, best)
     disk = _disk(job, question)
+
+    def answer(changed: Job, cluster: Cluster, asked: Layout) -> Candidate:
+        other = _question(changed, cluster, measured, tokens, vocab_size)
+        return decide(other, _judged(other, asked, WHERE).candidates)[0]
+
     return Plan(
         job=job,
         facts=question.facts,
@@ -102,9 +108,9 @@ def plan(
         what_if=[
             row
             for key, values in (what_if or {}).items()
-            for row in _what_if(job, question, measured, key, values, wanted, (tokens, vocab_size))
+            for row in rows(job, question.cluster, wanted, key, values, answer)
         ],
-        measured_at=measured.at if measured and question.cluster.is_cpu else "",
+        measured_at=_measured_at(question.speeds),
         busy=bool(getattr(question.speeds, "busy", False)),
         tally=judged.tally,
     )
@@ -158,6 +164,12 @@ def speeds_of(cluster: Cluster, measured: Measured | None, precision: str) -> Sp
     if not cluster.is_cpu:
         return GpuSpeeds(cluster, precision)
     return CpuSpeeds(cluster, measured if cluster.visible or cluster.measured else None, precision)
+
+
+def _measured_at(speeds: Speeds) -> str:
+    """When the figures that the prices rest on were taken; empty where they are the catalogue's."""
+    taken = getattr(speeds, "measured", None)
+    return taken.at if taken is not None else ""
 
 
 def _slower(
@@ -232,40 +244,6 @@ def _disk(job: Job, question: Question) -> dict[str, int]:
     return found
 
 
-def _what_if(
-    job: Job,
-    question: Question,
-    measured: Measured | None,
-    key: str,
-    values: Sequence[Any],
-    wanted: Layout,
-    data: tuple[int | None, int | None],
-) -> list[dict[str, Any]]:
-    """The answer for each value of one key. ``cluster`` and ``devices`` are keys of the cluster."""
-    short = {"cluster": "cluster.use", "use": "cluster.use"}
-    name = short.get(key, key if "." in key else f"cluster.{key}")
-    rows = []
-    for value in values:
-        row: dict[str, Any] = {"key": name, "value": value}
-        changed, cluster, asked = job, question.cluster, wanted
-        try:
-            if name == "cluster.use":
-                this = cluster if cluster.visible else None
-                cluster = parse_cluster(str(value), this=this, where="--what-if")
-            elif name == "layout.use":
-                asked = Layout.parse(str(value), "--what-if")
-            else:
-                changed = job.replace({name: value})
-            other = _question(changed, cluster, measured, *data)
-            best = decide(other, _judged(other, asked, "--what-if").candidates)[0]
-            row |= {"layout": str(best.layout), "step_s": best.step_s[1]}
-            row |= {"hours": best.hours and best.hours[1], "usd": best.usd}
-        except Refused as refused:
-            row |= {"refused": refused.message, "exit_code": refused.exit_code}
-        rows.append(row)
-    return rows
-
-
 def _nothing(question: Question, judged: Judged, wanted: Layout, where: str) -> NoReturn:
     """No layout is left: say which limit binds, by how much, and what comes nearest."""
     if not judged.rejected:  # no micro-batch gives the schedule a number that it takes: the rule book says so
@@ -275,9 +253,11 @@ def _nothing(question: Question, judged: Judged, wanted: Layout, where: str) -> 
         _too_late(min(limits, key=lambda r: r.value / r.limit))
     large = [r for r in judged.rejected if r.kind == "memory"]
     least = min(large or judged.rejected, key=lambda r: r.value)
-    if not wanted.auto:
-        judged = survey(question, Layout(auto=True))
-    near = nearest(least.layout, judged.candidates)
+    near = None if wanted.auto else gentler(question, least.layout)
+    if near is None:
+        known = judged if wanted.auto else survey(question, Layout(auto=True))
+        close = nearest(least.layout, known.candidates)
+        near = close.layout if close else None
     seen = f"{least.layout}: {least.value:.3g} GiB of {least.limit:.3g} (the least of {len(large)} tried)"
     raise Refused(
         "no layout fits in memory" if wanted.auto else f"{wanted} does not fit in memory",
@@ -286,7 +266,7 @@ def _nothing(question: Question, judged: Judged, wanted: Layout, where: str) -> 
         seen=seen,
         rule="weights, gradients, optimizer state and activations of a rank fit its device with room left",
         allowed=relaxations(question, least.layout),
-        use=f"--layout {near.layout}" if near else "more devices (cluster.use), or a smaller model",
+        use=f"--layout {near}" if near else "more devices (cluster.use), or a smaller model",
         where="" if wanted.auto else where,
     )
 

@@ -248,7 +248,11 @@ def _what_if(row: Mapping[str, Any]) -> str:
         return f"{head}refused: {row['refused']} (exit {row['exit_code']})"
     text = f"{head}{row['layout']}, {seconds(row['step_s'])} s a step"
     text += f", {row['hours']:.3g} h" if row.get("hours") else ""
-    return text + (f", ${row['usd']:.0f}" if row.get("usd") is not None else "")
+    text += f", ${row['usd']:.0f}" if row.get("usd") is not None else ""
+    text += f", {row['memory_gib']:.3g} GiB a rank" if "memory_gib" in row else ""
+    if "says" in row:
+        text += f", lr {row['learning_rate']:.3g}: {row['says']}"
+    return text
 
 
 def _disk(plan: Plan) -> str:

@@ -114,6 +114,12 @@ def family(layout: Layout) -> str:
     return ",".join(f"{axis}:{words[axis]}" if axis in words else axis for axis in axes) or "single"
 
 
+def plainness(layout: Layout) -> tuple[int, int, int]:
+    """What running a layout takes: processes, axes, and options that are not the usual ones."""
+    axes, words = simplicity(layout)[:2]
+    return layout.world_size, axes, words - (layout.mbs is not None)
+
+
 def simplicity(layout: Layout) -> tuple[Any, ...]:
     """Order among equals: fewer axes, fewer words, then by name."""
     text = str(layout)

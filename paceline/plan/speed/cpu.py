@@ -62,6 +62,8 @@ class CpuSpeeds:
             assumed.append(
                 "speed of this CPU from the catalogue, not measured: `paceline train` measures it once"
             )
+            if cluster.memory_bytes == self.sheet.memory_bytes * cluster.devices:
+                assumed.append(f"{self.sheet.memory_bytes / 2**30:.2g} GiB of memory a core (cluster.memory)")
         elif measured.matmul_flops(precision, 512, 1, 1) is None:
             assumed.append(f"{precision} was not measured here: taken from the catalogue")
             self.sigma = CATALOGUE_SIGMA

@@ -1,0 +1,110 @@
+"""``cluster measure``: this machine measured now, kept in the cache, and written as a cluster file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+from paceline.ledger.outcome import Exit, Refused
+
+
+def measure_cluster(out: str | None, say: Callable[[str, str], None]) -> dict[str, Any]:
+    """Measure this machine's matrix products, memory, optimizer, a real block and its collectives, about 20 s.
+
+    Args:
+        out: a cluster file to write (``--cluster FILE.toml``), beside the cache.
+        say: headings for the console.
+
+    Returns:
+        The figures in short: rates in FLOP/s and bytes/s of one process, seconds of collectives, ``cpu_share`` got.
+
+    Raises:
+        Refused: 2, ``out`` is no ``.toml`` file that can be written; 13, the machine computes on CUDA devices, which
+            the catalogue prices; 1, the measurement ended without a figure.
+    """
+    from paceline.api.measure import measure_now
+    from paceline.api.surroundings import environment
+    from paceline.launch.machine import machine_cluster, probe
+
+    machine = probe(environment())
+    cluster = machine_cluster(machine)
+    if not cluster.is_cpu:
+        raise Refused(
+            "CUDA devices are not measured in this version",
+            exit_code=Exit.CLUSTER,
+            seen=f"{len(machine.devices)} × {machine.devices[0].name}",
+            rule="a plan for them takes the catalogue's figures and says so",
+            use="CUDA_VISIBLE_DEVICES= paceline cluster measure, for the processors alone",
+        )
+    file = None if out is None else _file(out)
+    found = measure_now(machine, say)
+    if found is None:
+        raise Refused("the measurement ended without a figure", exit_code=Exit.FAULT, use="paceline doctor")
+    rows = found.to_dict()
+    if file is not None:
+        _write(file, cluster.devices, machine.memory_bytes, rows)
+    return _short(machine.cpu_model, machine.cores, rows) | {"file": str(file) if file else None}
+
+
+def _file(out: str) -> Path:
+    path = Path(out).expanduser()
+    if path.suffix == ".toml" and path.absolute().parent.is_dir() and not path.is_dir():
+        return path
+    raise Refused(
+        f"--out {out} is no cluster file",
+        exit_code=Exit.USAGE,
+        key="--out",
+        seen=out,
+        rule="it ends in .toml and lies in a folder that is there",
+        use="--out lab.toml",
+    )
+
+
+def _write(file: Path, devices: int, memory_bytes: int, rows: Mapping[str, Any]) -> None:
+    import tomli_w
+
+    from paceline import __version__
+    from paceline.job.quantities import print_bytes
+    from paceline.ledger.atomic import write_text
+
+    cluster = {"use": f"{devices}xCPU", "memory": print_bytes(memory_bytes)}
+    versions = {"paceline": __version__, "hash": hash_of(rows)}
+    write_text(file, tomli_w.dumps({"cluster": cluster, "measured": {**versions, **_said(rows)}}))
+
+
+def _said(value: Any) -> Any:
+    """Without what is None, which TOML cannot say and a reader takes for absent."""
+    if isinstance(value, Mapping):
+        return {name: _said(one) for name, one in value.items() if one is not None}
+    return [_said(one) for one in value] if isinstance(value, list | tuple) else value
+
+
+def hash_of(rows: Mapping[str, Any]) -> str:
+    """Of the figures of a measurement, whatever their order in the file."""
+    kept = _said({name: value for name, value in rows.items() if name not in ("hash", "paceline")})
+    return blake2b(json.dumps(kept, sort_keys=True).encode(), digest_size=8).hexdigest()
+
+
+def _short(cpu_model: str, cores: int, rows: Mapping[str, Any]) -> dict[str, Any]:
+    best: dict[str, float] = {}
+    for row in rows["matmul"]:
+        best[row["precision"]] = max(best.get(row["precision"], 0.0), row["flops_per_s"])
+    largest = max((row["bytes"] for row in rows["collectives"]), default=0)
+    return {
+        "machine": f"{cores} cores, {cpu_model}",
+        "at": rows["at"],
+        "torch": rows["torch"],
+        "cpu_share": rows["cpu_share"],
+        "flops_per_s": best,
+        "bytes_per_s": max((row["bytes_per_s"] for row in rows["stream"]), default=0.0),
+        "collective_bytes": largest,
+        "collective_s": {
+            f"{row['op']} over {row['ranks']}": row["seconds"]
+            for row in rows["collectives"]
+            if row["bytes"] == largest
+        },
+        "hash": hash_of(rows),
+    }
