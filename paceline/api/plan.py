@@ -111,23 +111,19 @@ def measured_here() -> Measured | None:
 def scale_by(
     job: Job, counts: Iterable[int], *, cluster: str | Cluster | None = None, layout: str | None = None
 ) -> list[dict[str, Any]]:
-    """The best plan for each number of devices: cost and speed-up over the first that is possible."""
+    """The best plan for each number of devices (:mod:`paceline.plan.scaling`); what cannot be says why."""
+    from paceline.plan.scaling import compared, row
+
     base = resolve_cluster(cluster if cluster is not None else job.cluster.use, job.run.device)
     rows: list[dict[str, Any]] = []
     for count in counts:
         hosts = max(1, -(-count // base.devices)) if base.hosts > 1 or not base.is_cpu else 1
         smaller = replace(base, hosts=hosts, devices=count // hosts if count % hosts == 0 else count)
-        row: dict[str, Any] = {"devices": count}
         try:
-            best = plan(job, cluster=smaller, layout=layout, top=1).best
-            row |= {"layout": str(best.layout), "step_s": list(best.step_s), "usd": best.usd}
-            row |= {"tokens_per_s": best.tokens_per_s, "hours": best.hours and list(best.hours)}
-            first = next((r for r in rows if "tokens_per_s" in r), row)
-            row["speed_up"] = best.tokens_per_s / first["tokens_per_s"]
+            rows.append(row(count, plan(job, cluster=smaller, layout=layout, top=1)))
         except Refused as error:
-            row |= {"refused": error.message, "exit_code": error.exit_code}
-        rows.append(row)
-    return rows
+            rows.append({"devices": count, "refused": error.message, "exit_code": error.exit_code})
+    return compared(rows)
 
 
 def parse_counts(text: str) -> list[int]:

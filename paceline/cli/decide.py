@@ -113,7 +113,9 @@ def plan(
 
     def text(t: Terminal) -> str:
         picture = f"\n\n{drawn.text(t.width)}" if drawn else ""
-        return table(chosen, width=t.width, job=typed) + _scale_text(scaled, t.width) + picture
+        from paceline.cli.scale import scale_text
+
+        return table(chosen, width=t.width, job=typed) + scale_text(scaled, t.width) + picture
 
     return Reply(result, text)
 
@@ -131,30 +133,6 @@ def _draw(screen: Screen, plan: Plan, result: dict[str, Any]) -> Drawing | None:
     result["schedule"] = drawn.to_dict() | {"svg": str(path)}
     screen.note(f"drawn    {path}")
     return drawn
-
-
-def _scale_text(rows: list[dict[str, Any]], width: int) -> str:
-    """Cost and speed-up by device count; what is refused says why."""
-    from paceline.cli.tables import table
-
-    if not rows:
-        return ""
-    cells: list[tuple[object, ...]] = []
-    for row in rows:
-        if "refused" in row:
-            cells.append(
-                (row["devices"], f"refused: {row['refused']} (exit {row['exit_code']})", None, None, None)
-            )
-            continue
-        usd = None if row["usd"] is None else f"{row['usd']:.0f}"
-        hours = f"{row['hours'][1]:.3g}" if row["hours"] else None
-        cells.append(
-            (row["devices"], row["layout"], f"{row['step_s'][1]:.3g}", f"{row['speed_up']:.2f}×", hours, usd)
-        )
-    head = ("DEVICES", "LAYOUT", "STEP S", "SPEED-UP", "HOURS", "$")
-    return "\n\nscale\n" + table(
-        head, cells, width=width, right=("DEVICES", "STEP S", "SPEED-UP", "HOURS", "$")
-    )
 
 
 def prove(

@@ -43,6 +43,7 @@ class Accelerator:
     link_bytes_per_s: float = 0.0
     domain: int = 0
     nic_bytes_per_s: float = 0.0
+    tdp_w: float = 0.0
     usd_per_hour: float | None = None
     price_date: str = ""
     price_provider: str = ""
@@ -142,6 +143,7 @@ def _accelerator(name: str, vendor: str, row: Mapping[str, Any]) -> Accelerator:
         link_bytes_per_s=row.get("link_gb_per_s", 0) * GB,
         domain=row.get("scale_up_domain", 0),
         nic_bytes_per_s=row.get("nic_gbit_per_s", 0) * GB / 8,
+        tdp_w=float(row.get("tdp_w", 0)),
         usd_per_hour=price.get("usd_per_hour"),
         price_date=price.get("date", ""),
         price_provider=price.get("provider", ""),

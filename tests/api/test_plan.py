@@ -41,6 +41,12 @@ def test_scale_gives_cost_and_speed_up_by_device_count(job: pl.Job) -> None:
     assert rows[0]["speed_up"] == 1.0
     assert all(row["usd"] is not None for row in rows)
     assert pl.Layout.parse(rows[0]["layout"]).world_size == 1
+    eight = rows[2]
+    assert eight["efficiency"] == pytest.approx(eight["speed_up"] / eight["uses"])
+    tokens = eight["tokens_per_s"] * eight["hours"][1] * 3600
+    assert eight["usd_per_million_tokens"] == pytest.approx(eight["usd"][1] / tokens * 1e6)
+    assert eight["kwh"][1] == pytest.approx(eight["uses"] * 0.7 * eight["hours"][1])  # 700 W each
+    assert eight["hours"][0] < eight["hours"][1] < eight["hours"][2]
 
 
 def test_scale_says_what_is_refused(job: pl.Job) -> None:
