@@ -12,6 +12,7 @@ from paceline.api.isolate import isolate
 from paceline.api.subject import Subject
 from paceline.api.trials import Outcome
 from paceline.evidence.parity import Judged, judge, judge_own
+from paceline.evidence.rounding import message_rounding
 from paceline.ledger.atomic import read_json, write_json
 from paceline.ledger.folder import RunFolder
 from paceline.ledger.outcome import Exit, Failed, PacelineError
@@ -86,7 +87,8 @@ def judged_leg(bench: Bench, subject: Subject, layout: Layout, outcome: Outcome)
     if outcome.case.leg == "fp64":
         return "fp64", judge(index, reports, layout)
     alone = read_json(bench.scratch / f"{subject.name}-own.json")["reports"]
-    return subject.precision, judge_own(index, _numbers(alone), reports, subject.precision)
+    rounding = message_rounding(layout, subject.precision, subject.job.train.reduce_precision)
+    return subject.precision, judge_own(index, _numbers(alone), reports, subject.precision, rounding)
 
 
 def what_it_needs(bench: Bench, subject: Subject, layout: Layout, leg: str) -> tuple[str, ...]:

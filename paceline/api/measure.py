@@ -48,7 +48,9 @@ def take(machine: Machine, path: Path, key: str) -> Measured | None:
     with tempfile.TemporaryDirectory(dir=path.parent) as scratch, Stopper() as stopper:
         partial = Path(scratch) / path.name
         for ranks, threads, compute in worlds(machine.cores):
-            payload = {"file": str(partial), "key": key, "compute": compute}
+            taken = Measured.read(partial, key)
+            busy = taken is not None and taken.busy
+            payload = {"file": str(partial), "key": key, "compute": compute, "busy": busy}
             logs = Path(scratch) / "logs"
             run_ranks(
                 ENTRY,

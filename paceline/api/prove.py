@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from shlex import join
 from typing import TYPE_CHECKING, Any
 
 from paceline.api.asked import LEAST_STEPS, asked_layout, refuse_broken, refuse_options, trained_layout
@@ -103,7 +104,8 @@ def prove(
     refuse_options(steps, shrink, leg)
     say = sayer(on_message)
     began = time.monotonic()
-    with names_in_repairs(job, again="paceline prove") as names, ExitStack() as held:
+    flags = _flags(str(layout), steps, shrink, leg, set)
+    with names_in_repairs(job, flags=flags, again="paceline prove") as names, ExitStack() as held:
         refuse_engine_world(environment())
         loaded = load_job(job, set)
         word = trained_layout(job, str(layout), set, say)
@@ -116,18 +118,29 @@ def prove(
         return bench.guarded(str(asked), lambda: _prove(bench, subject, asked, leg, began, say))
 
 
+def _flags(layout: str, steps: int, shrink: str, leg: str, sets: Sets) -> str:
+    """What a repair must say again, so that it is this proof and no other."""
+    given = {"--layout": (layout, "auto"), "--steps": (steps, LEAST_STEPS), "--shrink": (shrink, "auto")}
+    given["--leg"] = (leg, "both")
+    words = [[flag, str(value)] for flag, (value, usual) in given.items() if value != usual]
+    words += [["--set", f"{key}={value}"] for key, value in dict(sets).items()]
+    return "".join(f" {join(word)}" for word in words)
+
+
 def _prove(bench: Bench, subject: Subject, asked: Layout, leg: str, began: float, say: Say) -> Proof:
     layout = subject.dealt(asked)
     refuse_broken(subject, layout)
     exact, own = leg in ("both", "fp64"), leg in ("both", "job")
     notes = list(subject.notes)
+    if layout.world_size == 1:
+        notes.append("one device against one device: nothing distributed is proven (--layout)")
     if own and bench.precision == "fp64":
         notes.append("the job's own precision is float64: one leg is all there is")
         exact, own = True, False
     ready(bench, subject, exact=exact, own=own)
     say(
         "prove",
-        f"one device is done; now {many(layout.world_size, 'rank')} of {asked}",
+        f"one device is done; now {many(layout.world_size, 'rank')} of {layout}",
     )
     judged = run_legs(bench, subject, layout, exact=exact, own=own)
     failing = next((j for j in judged.values() if not j.equal), None)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from paceline.ledger.outcome import Exit, Refused
 from paceline.plan.layout import Layout
 from paceline.plan.rules import Facts, Rule, first_broken
-from paceline.plan.shrink import Small, shrink
+from paceline.plan.shrink import Small, runs, shrink
 from paceline.recipes.case import Case
 
 if TYPE_CHECKING:
@@ -87,12 +87,16 @@ class Subject:
         )
 
     def dealt(self, layout: Layout) -> Layout:
-        """The layout with a micro-batch: the one given, else one that makes every rank accumulate."""
+        """The layout with a micro-batch: the one given, else one that makes every rank accumulate, as near to that as
+        its schedule takes."""
         if layout.mbs is not None or layout.world_size == 0:
             return layout
-        rows = layout.data_rows(self.job.train.global_batch_size)
-        counts = 2 * layout.stages if layout.pp > 1 else 2
-        return layout.replace(mbs=max(1, rows // counts))
+        batch = self.job.train.global_batch_size
+        rows = layout.data_rows(batch)
+        wanted = max(1, rows // (2 * layout.stages if layout.pp > 1 else 2))
+        near = sorted(range(1, rows + 1), key=lambda mbs: (abs(mbs - wanted), mbs))
+        found = next((mbs for mbs in near if runs(layout.replace(mbs=mbs), batch)), wanted)
+        return layout.replace(mbs=found)
 
 
 def subject_of(

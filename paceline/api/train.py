@@ -99,7 +99,7 @@ def train(
 
 
 def _wanted(layout: str, target: Target) -> str:
-    if layout not in ("auto", ""):
+    if layout != "auto":
         return layout
     return target.layout if target.resumes and target.layout else target.job.layout.use
 

@@ -143,7 +143,7 @@ def prove(
         int | None,
         typer.Option("--all", metavar="N", min=1, help="a pairwise-covering set of layouts of up to N ranks"),
     ] = None,
-    steps: Annotated[int, typer.Option("--steps", metavar="K", help="optimizer steps, 3 or more")] = 3,
+    steps: Annotated[int, typer.Option("--steps", metavar="K", help="optimizer steps, 3 to 100")] = 3,
     leg: Annotated[
         str, typer.Option("--leg", metavar="both|fp64|job", help="float64, the job's own precision, or both")
     ] = "both",
@@ -168,7 +168,13 @@ def prove(
         screen.note(f"{message['field']:<8} {message['text']}")
 
     proof = prove_job(
-        job, layout or "auto", steps=steps, shrink=shrink, leg=leg, set=split_sets(sets), on_message=say
+        job,
+        "auto" if layout is None else layout,
+        steps=steps,
+        shrink=shrink,
+        leg=leg,
+        set=split_sets(sets),
+        on_message=say,
     )
     return reply_of(proof, json=screen.json)
 

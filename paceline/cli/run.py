@@ -57,7 +57,7 @@ def train(
     with Console(screen, steps=steps, every=(every.kind, float(every.value or 0))) as console:
         run = train_job(
             job,
-            layout=layout or "auto",
+            layout="auto" if layout is None else layout,
             name=name,
             resume=resume,
             allow_change=allow_change or [],

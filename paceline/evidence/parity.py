@@ -119,29 +119,34 @@ def _weights_text(weights: Sequence[Found], steps: int) -> str:
 
 
 def judge_own(
-    reference: Mapping[str, Any], alone: Sequence[Report], reports: Sequence[Report], precision: str
+    reference: Mapping[str, Any],
+    alone: Sequence[Report],
+    reports: Sequence[Report],
+    precision: str,
+    rounding: float = 0.0,
 ) -> Judged:
     """The leg in the job's own precision: errors against the float64 truth, held to one device's own.
 
     Args:
         alone: the report of one device in this precision. reports: of the layout's ranks.
+        rounding: what the layout's messages round beside (``evidence/rounding.py``).
     """
     names = list(reference["shapes"]["gradient-1"])
     found: list[Found] = []
     for number in range(1, len(reference["losses"]) + 1):
         kind = f"gradient-{number}"
         own = {f.name: f.error for f in _tensors(reference, alone, kind, names)}
-        limits = {name: _own_limit(error) for name, error in own.items()}
+        limits = {name: _own_limit(error, rounding) for name, error in own.items()}
         found += _tensors(reference, reports, kind, names, limits)
     rows = (
-        _numbers_own(f"loss in {precision}", reference["losses"], alone, reports, precision),
+        _numbers_own(f"loss in {precision}", reference["losses"], alone, reports, precision, rounding),
         _row(f"gradients in {precision}", _first_wrong(found), precision),
     )
     return Judged(rows, tuple(_in_order_of_cause(found, names, ())), reports)
 
 
-def _own_limit(own: float) -> float:
-    return OWN_TIMES * own + OWN_PLUS if math.isfinite(own) else 0.0
+def _own_limit(own: float, rounding: float) -> float:
+    return OWN_TIMES * own + OWN_PLUS + rounding if math.isfinite(own) else 0.0
 
 
 def _tensors(
@@ -247,10 +252,15 @@ def _numbers(
 
 
 def _numbers_own(
-    what: str, truth: Sequence[float], alone: Sequence[Report], reports: Sequence[Report], precision: str
+    what: str,
+    truth: Sequence[float],
+    alone: Sequence[Report],
+    reports: Sequence[Report],
+    precision: str,
+    rounding: float,
 ) -> Row:
     own = max(relative(t, v) for t, v in zip(truth, alone[0]["losses"], strict=True))
-    row = _numbers(what, truth, [r["losses"] for r in reports], _own_limit(own))
+    row = _numbers(what, truth, [r["losses"] for r in reports], _own_limit(own, rounding))
     return Row(**{**asdict(row), "leg": precision})
 
 

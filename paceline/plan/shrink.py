@@ -8,12 +8,14 @@ still is not, key/value heads are repeated over as many ranks, stages have layer
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from paceline.job.presets import ModelWidths
+from paceline.plan.cost.terms import micro_batches
 from paceline.plan.layout import Layout
+from paceline.plan.pipeline.counts import takes
 
 LAYERS, HIDDEN, INNER, HEAD, LENGTH, VOCABULARY, EXPERT, RANK = 4, 64, 96, 16, 64, 509, 32, 16
 """What each size is brought down towards: layers, hidden, feed-forward, head, sequence, vocabulary, one expert, and
@@ -32,14 +34,17 @@ class Small:
     said: str = ""
 
 
-def smaller(size: int, least: int, degrees: Iterable[int]) -> int:
+def smaller(
+    size: int, least: int, degrees: Iterable[int], also: Callable[[int], bool] = lambda _: True
+) -> int:
     """The smallest number from ``least`` to ``size`` that each degree divides, or does not, as it does ``size``.
 
-    A degree up to ``size`` stays up to the result.
+    A degree up to ``size`` stays up to the result. ``also``: what else must hold of it.
     """
     wanted = [d for d in set(degrees) if d > 1]
     for found in range(max(1, least), size):
-        if all((found % d == 0) == (size % d == 0) and (found >= d or size < d) for d in wanted):
+        alike = all((found % d == 0) == (size % d == 0) and (found >= d or size < d) for d in wanted)
+        if alike and also(found):
             return found
     return size
 
@@ -106,9 +111,17 @@ def shrink_batch(batch: int, layouts: Sequence[Layout]) -> int:
     least = max(
         x.data_degree * (x.mbs or 1) * max(MICRO_BATCHES, 2 * x.stages if x.pp > 1 else 0) for x in layouts
     )
-    return smaller(
-        batch, least, [d for x in layouts for d in (x.data_degree, x.data_degree * (x.mbs or 1), x.pp)]
-    )
+    degrees = [d for x in layouts for d in (x.data_degree, x.data_degree * (x.mbs or 1), x.pp)]
+    taken = [x for x in layouts if runs(x, batch)]
+    return smaller(batch, least, degrees, lambda found: all(runs(x, found) for x in taken))
+
+
+def runs(layout: Layout, batch: int) -> bool:
+    """Whether the layout's schedule takes the micro-batches that a batch comes to; without ``mbs``, with any."""
+    if layout.pp == 1:
+        return True
+    sizes = range(1, layout.data_rows(batch) + 1) if layout.mbs is None else (layout.mbs,)
+    return any(takes(layout, micro_batches(layout.replace(mbs=mbs), batch)[1]) for mbs in sizes)
 
 
 def thinned(kinds: Sequence[str], count: int) -> tuple[str, ...]:

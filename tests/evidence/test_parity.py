@@ -12,6 +12,7 @@ from paceline.evidence.cause import first_difference
 from paceline.evidence.explain import explain
 from paceline.evidence.parity import LIMIT, Found, covers, judge, judge_own, relative
 from paceline.evidence.parity_text import headline, line, power, table, verdict
+from paceline.evidence.rounding import message_rounding
 from paceline.plan.layout import Layout
 
 NAMES = (
@@ -201,6 +202,32 @@ def test_the_own_leg_is_held_to_one_devices_error() -> None:
     assert not judge_own(
         index(), [report()], [report({NAMES[0]: right[NAMES[0]] * (1 + 2e-5)})], "fp32"
     ).equal
+
+
+@pytest.mark.parametrize(
+    ("layout", "precision", "reduced", "units"),
+    [
+        ("tp=2", "bf16", "fp32", 2),
+        ("cp=2", "bf16", "fp32", 2),
+        ("fsdp=2,ep=2", "bf16", "fp32", 2),
+        ("dp=2", "bf16", "fp32", 0),
+        ("pp=2", "bf16", "fp32", 0),
+        ("tp=2", "fp32", "fp32", 0),
+        ("fsdp=2", "fp32", "bf16", 2),
+        ("tp=2", "fp32", "bf16", 0),
+    ],
+)
+def test_messages_that_carry_parts_of_a_sum_may_round_them(
+    layout: str, precision: str, reduced: str, units: int
+) -> None:
+    assert message_rounding(Layout.parse(layout), precision, reduced) == units * 2.0**-8
+
+
+def test_the_rounding_of_messages_is_beside_one_devices_error_and_no_more() -> None:
+    right, alone = truth(), [report()]
+    for error, equal in ((7e-3, True), (9e-3, False)):
+        found = [report({n: a * (1 + error) for n, a in right.items()})]
+        assert judge_own(index(), alone, found, "bf16", 2.0**-7).equal is equal
 
 
 def test_relative() -> None:

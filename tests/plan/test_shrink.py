@@ -11,7 +11,7 @@ from paceline.job.presets import find_preset, presets
 from paceline.job.widths import widths_of
 from paceline.plan.layout import Layout
 from paceline.plan.rules import Facts, first_broken
-from paceline.plan.shrink import Small, shrink, smaller, thinned
+from paceline.plan.shrink import Small, runs, shrink, shrink_batch, smaller, thinned
 
 LLAMA = widths_of(find_preset("llama-3.1-8b").widths, 128256)
 LAYOUTS = (
@@ -92,3 +92,24 @@ def test_every_preset_gets_small(name: str) -> None:
     for part in ("num_experts", "num_experts_per_tok", "n_shared_experts", "kv_lora_rank", "q_lora_rank"):
         assert bool(getattr(w, part)) == bool(getattr(whole, part)), part
     assert widths_of(w.to_dict(), w.vocab_size) == w, "the widths fit each other"
+
+
+@pytest.mark.parametrize(
+    ("layout", "batch"),
+    [
+        ("dp=2,pp=2:interleaved,mbs=1", 23),
+        ("pp=2:interleaved", 9),
+        ("pp=4:dualpipev,mbs=1", 37),
+        ("pp=3", 50),
+    ],
+)
+def test_a_batch_in_small_is_still_one_that_the_schedule_takes(layout: str, batch: int) -> None:
+    wanted = Layout.parse(layout)
+    assert runs(wanted, batch)
+    assert runs(wanted, shrink_batch(batch, [wanted]))
+
+
+def test_a_batch_that_no_micro_batch_makes_possible_is_known() -> None:
+    assert not runs(Layout.parse("pp=4"), 3)
+    assert runs(Layout.parse("pp=4:gpipe"), 3)
+    assert runs(Layout.parse("dp=8"), 3)

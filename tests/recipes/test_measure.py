@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,17 @@ def test_seconds_are_those_of_the_work() -> None:
 
     taken = bench().seconds(lambda: time.sleep(0.01), 0.0, 5)
     assert 0.0095 < taken < 0.1
+
+
+def test_while_other_programs_hold_the_cores_the_shortest_time_counts() -> None:
+    """Most samples wait for a core: the quartile would be a hundred times the work."""
+    import time
+
+    calls = iter([0.0] + [0.05, 0.05, 0.05, 0.001] * 10)
+    busy = replace(bench(), busy=True)
+    assert busy.seconds(lambda: time.sleep(next(calls)), 0.0, 3) < 0.02
+    waits = iter([0.0] + [0.05] * 10)
+    assert bench().seconds(lambda: time.sleep(next(waits)), 0.0, 3) >= 0.05
 
 
 def test_a_machine_is_measured_into_a_file_that_plan_reads(
