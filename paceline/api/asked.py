@@ -46,7 +46,6 @@ def asked_layout(job: Job, word: str) -> Layout:
     Raises:
         Refused: 2 or 10, with the nearest layout that runs.
     """
-    from paceline.api.plan import plan
     from paceline.plan.rules import Facts, check, read
 
     text = job.layout.use if word == "auto" else word
@@ -62,12 +61,31 @@ def asked_layout(job: Job, word: str) -> Layout:
     )
     layout = read(text, facts, where)
     if layout.auto:
-        return plan(job, layout=text).layout
+        return _planned(job, text)
     check(layout, facts, where)
     closed = layout.resolve(cluster.devices)
     if not runs(closed, facts.global_batch):
         check(closed.replace(mbs=1), facts, where)
     return closed
+
+
+def _planned(job: Job, text: str) -> Layout:
+    """What ``train`` would run here; a model that fits nowhere here can still be proven in small, on a layout given."""
+    from paceline.api.plan import plan
+
+    try:
+        return plan(job, layout=text).layout
+    except Refused as refused:
+        if refused.exit_code != Exit.MEMORY:
+            raise
+        raise Refused(
+            f"{refused.message}, so there is no layout that this machine would train with",
+            exit_code=refused.exit_code,
+            key="--layout",
+            seen=refused.seen,
+            rule="a proof runs the model in small: give the layout of the machine that will train it",
+            use="--layout fsdp=2",
+        ) from refused
 
 
 def refuse_broken(subject: Subject, layout: Layout) -> None:

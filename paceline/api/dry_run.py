@@ -15,6 +15,7 @@ from paceline.ledger.outcome import Exit, Refused
 if TYPE_CHECKING:
     from paceline.job import Job
     from paceline.plan.cluster import Cluster
+    from paceline.plan.cost.terms import Work
     from paceline.plan.dry_run import DryRun
     from paceline.plan.layout import Layout
     from paceline.plan.measured import Measured
@@ -80,7 +81,22 @@ def dry_run(
         )
     answer = DryRun.from_dict(result)
     vocabulary = [line for line in facts.assumed if "vocabulary" in line]
-    return replace(answer, assumed=[*answer.assumed, *assumed, *vocabulary])
+    return replace(
+        answer,
+        assumed=[*answer.assumed, *assumed, *vocabulary],
+        planner=_planner(chosen, work, where, measured),
+    )
+
+
+def _planner(layout: Layout, work: Work, cluster: Cluster, measured: Measured | None) -> dict[str, float]:
+    """What the planner counts for the layout, which decides whether it fits."""
+    from paceline.plan.cost.step import memory_of
+    from paceline.plan.search import speeds_of
+
+    speeds = speeds_of(cluster, measured, work.precision)
+    _, allocated, _, device = memory_of(layout, work, speeds, cluster)
+    room = cluster.memory_of_rank(cluster.ranks_on_host(layout.world_size))
+    return {"allocated": allocated, "device": device, "room": room}
 
 
 def _layout(

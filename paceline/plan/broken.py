@@ -148,6 +148,15 @@ def expert_ranks(layout: Layout, facts: Facts) -> str:
     return ""
 
 
+def allowed_expert_ranks(layout: Layout, facts: Facts) -> str:
+    """Degrees of ep beside this etp; where it is etp that cannot be, those of etp."""
+    ranks = degrees.expert_ranks(layout)
+    if layout.etp not in (1, layout.tp) or ranks % layout.etp:
+        return degrees.listed("etp", sorted({1, layout.tp}))
+    experts = facts.widths.num_experts if facts.widths else 0
+    return degrees.listed("ep", [n for n in degrees.divisors(ranks // layout.etp) if experts % n == 0])
+
+
 def wrong_count(layout: Layout, facts: Facts) -> str:
     if layout.pp == 1 or not facts.global_batch or not layout.mbs:
         return ""

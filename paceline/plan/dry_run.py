@@ -6,7 +6,7 @@ The step itself is run by ``recipes/dry_run.py``, the torch half; this file read
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from paceline.ledger.outcome import Exit, Refused
@@ -50,6 +50,8 @@ class DryRun:
             of what the rank hands in and what it gets.
         ran: what was run to know it: ``layers`` and ``micro_batches`` of the runs. The rest is extended linearly.
         assumed: what was not run or not known.
+        planner: the planner's figures for its fullest rank, in bytes, to compare: ``allocated``, ``device`` (with what
+            the allocator keeps, contexts and communicators), and ``room`` of a rank.
     """
 
     layout: str
@@ -67,6 +69,7 @@ class DryRun:
     ran: Mapping[str, Sequence[int]]
     assumed: Sequence[str]
     seconds: float
+    planner: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def peak_bytes(self) -> int:
@@ -150,6 +153,8 @@ def text(found: DryRun) -> str:
     for kind, says in KINDS.items():
         if found.memory.get(kind):
             lines.append(f"  {kind:<16}{size(found.memory[kind]):>11}   {says}")
+    if found.planner:
+        lines.append(f"planner  {_planner(found.planner)}")
     lines += ["", f"messages {size(found.sent_bytes)} a step"]
     if found.messages:
         lines.append(f"  {'AXIS':<8}{'OP':<16}{'CALLS':>8}{'BYTES':>20}{'':>13}")
@@ -160,6 +165,12 @@ def text(found: DryRun) -> str:
     lines += [f"         {one}" for one in found.assumed[1:]]
     lines.append(f"evidence {EVIDENCE}: the real step on tensors without values; nothing was sent or timed")
     return "\n".join(lines)
+
+
+def _planner(known: Mapping[str, float]) -> str:
+    fits = "fits" if known["device"] <= known["room"] else "does not fit"
+    whole = f"{size(known['device'])} with allocator slack and what a process holds beside"
+    return f"{size(known['allocated'])} on the fullest rank, {whole}: {fits} {size(known['room'])}"
 
 
 def _ran(found: DryRun) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from paceline.ledger.outcome import Exit, Refused
 from paceline.ledger.plural import many
-from paceline.plan import broken, degrees
+from paceline.plan import broken
 from paceline.plan.broken import ABSENT
 from paceline.plan.broken import Facts as Facts
 from paceline.plan.grammar import OPTIONS
@@ -117,7 +117,7 @@ RULES: tuple[Rule, ...] = (
         "experts divide the ranks",
         "ep·etp divides dp·fsdp·cp·tp, and etp is 1 or tp",
         broken.expert_ranks,
-        lambda layout, facts: degrees.listed("ep", degrees.divisors(degrees.expert_ranks(layout))),
+        broken.allowed_expert_ranks,
     ),
     Rule(
         "ring absent",

@@ -33,6 +33,14 @@ def test_an_empty_layout_is_no_wish_for_the_default() -> None:
     assert caught.value.use == "--layout single"
 
 
+def test_a_model_that_fits_nowhere_here_is_proven_on_a_layout_given() -> None:
+    large = job().replace({"model.preset": "llama-3.1-405b"})
+    with pytest.raises(Refused) as caught:
+        asked_layout(large, "auto")
+    assert caught.value.exit_code == Exit.MEMORY
+    assert asked_layout(large, caught.value.use.removeprefix("--layout ")).fsdp == 2
+
+
 @pytest.mark.parametrize("steps", [2, 101, 10**9])
 def test_steps_have_a_least_and_a_most(steps: int) -> None:
     with pytest.raises(Refused) as caught:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -75,3 +76,14 @@ def test_the_text_says_where_what_and_on_what_evidence() -> None:
 
 def test_sizes_have_units() -> None:
     assert [size(n) for n in (40, 1 << 10, 1023 << 20, 3 << 40)] == ["40 B", "1 KiB", "1023 MiB", "3 TiB"]
+
+
+def test_the_planners_figure_stands_beside_the_ranks() -> None:
+    """The planner adds what an allocator keeps; without both figures nobody knows which of the two to believe."""
+    gib = 1 << 30
+    known = {"allocated": 75.0 * gib, "device": 84.4 * gib, "room": 79.2 * gib}
+    line = next(one for one in text(replace(FOUND, planner=known)).splitlines() if one.startswith("planner"))
+    assert "75 GiB on the fullest rank" in line
+    assert line.endswith("does not fit 79.2 GiB")
+    assert DryRun.from_dict(replace(FOUND, planner=known).to_dict()).planner == known
+    assert "planner" not in text(FOUND)

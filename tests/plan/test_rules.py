@@ -219,3 +219,15 @@ def test_every_repair_parses_and_keeps_the_rule(layout: Layout, facts: Facts, au
         near = Layout.parse(refused.use.removeprefix("--layout "))
         check(near, facts)
         assert near.auto == auto or not auto
+
+
+def test_the_degrees_of_ep_that_are_allowed_are_those_beside_this_etp() -> None:
+    from paceline.job.presets import find_preset
+    from paceline.job.widths import widths_of
+
+    facts = Facts(widths=widths_of(find_preset("tiny-moe").widths, 512), global_batch=8)
+    with pytest.raises(Refused) as caught:
+        check(Layout.parse("dp=2,tp=2,ep=4,etp=2"), facts)
+    assert caught.value.allowed == "ep = 1, 2"
+    for degree in (1, 2):
+        check(Layout.parse(f"dp=2,tp=2,ep={degree},etp=2"), facts)
