@@ -262,10 +262,10 @@ class Bounds:
             unit = (present * (layer.dense + layer.experts)[:, None]).max(axis=1)
             largest = np.maximum(unit, outer)
             live = np.where(kept | at.split, whole, largest + unit)
-            beside = work.weight_bytes * live + (work.weight_bytes + work.gradient_bytes) * largest
+            beside = work.weight_bytes * live
         else:
-            dense = whole - _by_kind(at.counts, layer.experts[:, None])
-            beside = work.gradient_bytes * dense * (at.degree > 1)
+            alone = (at.pp == 1) & (cut.tp * cut.cp * cut.ep * cut.etp == 1)
+            beside = work.gradient_bytes * whole * (alone & (at.degree > 1))
         gradients = np.where(at.micros == 1, 0, 1)  # with one, they appear as activations go
         each = work.master_bytes * (1 + gradients + work.optimizer_states) * states + beside
         each = each + at.live * _by_kind(at.counts, layer.kept[:, None]) * tokens

@@ -15,21 +15,11 @@ from paceline.api.plan import resolve_cluster
 from paceline.ledger.outcome import Exit, Refused
 from paceline.plan.measured import Measured
 from tests.plan.answers import ask, job, machine, measurement
+from tests.plan.speed.test_cpu import row
 from tests.tiny import tiny_widths
 
 WIDTHS = tiny_widths()
-NAMES = (
-    "vocab_size",
-    "hidden_size",
-    "intermediate_size",
-    "num_attention_heads",
-    "num_key_value_heads",
-    "head_dim",
-)
-BLOCK: dict[str, Any] = {name: getattr(WIDTHS, name) for name in NAMES} | {
-    "kind": WIDTHS.to_dict(), "precision": "fp32", "sequence_length": 64, "mbs": 1, "threads": 2, "processes": 1,
-    "layer_s": 0.01, "outer_s": 0.01,
-}  # fmt: skip
+BLOCK: dict[str, Any] = row(0.01) | {"kind": WIDTHS.to_dict()}
 
 
 def taken(monkeypatch: pytest.MonkeyPatch, found: Measured) -> None:

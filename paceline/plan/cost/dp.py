@@ -54,8 +54,9 @@ def _summed(layout: Priced, speeds: Speeds, size: Column, ranks: Group, backward
 
 
 def memory(layout: Priced, work: Work, held: Held) -> dict[str, Column]:
-    """The buckets hold a second copy of the gradients."""
-    if layout.sharded:
+    """DDP's buckets hold a second copy of the gradients; where an axis stands beside dp, the runtime does without DDP
+    (``deliver/held.py``) and sums them where they are."""
+    if layout.sharded or layout.tp * layout.pp * layout.cp * layout.ep > 1:
         return {}
-    copied = held.dense * (replicas(layout) > 1) + held.experts * (same_experts(layout) > 1)
+    copied = held.dense * (layout.dp > 1)
     return {"buckets": 1.0 * work.gradient_bytes * copied} if some(copied) else {}

@@ -45,6 +45,12 @@ def memory_of(layout: Priced, work: Work, speeds: Speeds, cluster: Cluster) -> M
 def _rank_memory(layout: Priced, work: Work, held: Held, place: int) -> dict[str, Column]:
     parts = single.memory(layout, work, held, place)
     parts |= dp.memory(layout, work, held) | fsdp.memory(layout, work, held)
+    if layout.sharded:
+        # A layer's gradients are scattered when its backward has let go of what it was at work with.
+        released = single.at_work(layout, work, held)
+        parts["scatter buffers"] = most(0.0, parts["scatter buffers"] - released)
+        if layout.zero == "zero1":
+            parts["gradients"] = 0.0  # whole until the end of the step, and there is no sum beside them
     alone = micro_batches(layout, work.global_batch)[1] == 1
     if some(alone):
         # One micro-batch: gradients appear as activations go, so the larger of the two is the peak.
