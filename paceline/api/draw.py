@@ -23,7 +23,7 @@ class Drawing:
     timeline: Timeline
 
     def text(self, width: int) -> str:
-        """One row a rank, at most ``width`` columns."""
+        """One row a place on ``pp``, at most ``width`` columns."""
         from paceline.plan.pipeline.draw import as_text
 
         return as_text(self.layout, self.timeline, width)

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 import paceline
@@ -26,7 +27,10 @@ Say = Callable[[str, str], None]
 
 @dataclass(frozen=True)
 class Ground:
-    """What a run stands on. ``job`` has ``train.precision`` decided, ``plan.layout`` is closed."""
+    """What a run stands on. ``job`` has ``train.precision`` decided, ``plan.layout`` is closed.
+
+    ``asked``: the layout that the plan was asked for, perhaps open.
+    """
 
     job: Job
     machine: Machine
@@ -36,6 +40,7 @@ class Ground:
     plan: Plan
     baselines: Mapping[str, Mapping[str, float | None]]
     steps: int
+    asked: str = "auto"
 
     @property
     def threads_per_rank(self) -> int:
@@ -89,7 +94,7 @@ def settle(
     spec = DataSpec.from_job(job, where)  # before a machine is measured for nothing
     machine = probe(environment())
     cluster = resolve_cluster(job.cluster.use, job.run.device)
-    refuse_elsewhere(cluster)
+    refuse_elsewhere(cluster, job.cluster.use)
     check_layout(job, layout)  # before minutes are spent on what it would refuse anyway
     measured = measured_or_measure(machine, say) if cluster.is_cpu else None
     job = decide_precision(job, measured, cluster)
@@ -113,6 +118,7 @@ def settle(
         found,
         {n: simple[n] for n in ("unigram", "trigram")},
         steps,
+        asked=layout,
     )
 
 
@@ -125,19 +131,25 @@ def decide_precision(job: Job, measured: Measured | None, cluster: Cluster) -> J
     return job.replace({"train.precision": fastest_precision(measured, cuda=not cluster.is_cpu)})
 
 
-def refuse_elsewhere(cluster: Cluster) -> None:
-    """``train`` runs here: a cluster by another name is for ``plan``."""
+def refuse_elsewhere(cluster: Cluster, word: str) -> None:
+    """``train`` runs here: a cluster by another name is for ``plan``.
+
+    ``word``: ``cluster.use``. A cluster file's path is told from the current folder, as it was most likely typed.
+    """
     from paceline.ledger.outcome import Exit, Refused
 
     if cluster.visible:
         return
+    path = Path(word)
+    if path.is_absolute() and path.is_relative_to(Path.cwd()):
+        word = str(path.relative_to(Path.cwd()))
     raise Refused(
         "train runs on this machine",
         exit_code=Exit.CLUSTER,
         key="cluster.use",
-        seen=cluster.name,
+        seen=word,
         rule="only `plan` looks at machines that are not here; launching elsewhere is not in this version (08)",
-        use='--cluster this, or paceline plan JOB --cluster "' + cluster.name + '"',
+        use=f"--cluster this, or paceline plan JOB --cluster {quote(word)}",
     )
 
 

@@ -44,14 +44,25 @@ def run_of(word: str | Path) -> Run | None:
     try:
         return Run(word)
     except PacelineError as error:
+        hub = _of_hub(str(word))
+        if hub:
+            raise Refused(
+                f"{word} is not in the local Hugging Face cache",
+                exit_code=Exit.USAGE,
+                key="JOB",
+                seen=str(word),
+                rule="a hub id ORG/NAME[@REV] is read from the cache; nothing is fetched from the network",
+                allowed="a hub id that the cache has, a model's config.json, a job file (….toml), or a run",
+                use=hub,
+            ) from error
         raise Refused(
             f"there is no job file and no run {str(word)!r}",
             exit_code=Exit.USAGE,
             key="JOB",
             seen=str(word),
-            rule="JOB is a job file (….toml), a run (its folder, its name, or `last`), or a model's config.json",
+            rule="JOB is a job file (….toml), a run (folder, name, or `last`), a model's config.json, or a hub id",
             allowed=error.allowed,
-            use=_nearest_file(path) or _of_hub(str(word)) or "paceline job new > job.toml",
+            use=_nearest_file(path) or "paceline job new > job.toml",
         ) from error
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from shlex import quote
 
 import paceline
 from paceline.api.ground import Ground
@@ -48,7 +49,7 @@ def begin(folder: RunFolder, target: Target, loaded: Loaded, ground: Ground) -> 
         manifests.write(folder, _manifest(loaded, ground))
     write_json(folder.evidence / "plan.json", ground.plan.to_dict())
     _plan_page(folder, ground)
-    records.write(folder, 1, _record(ground), attempt=target.attempt)
+    records.write(folder, 1, _record(folder, ground), attempt=target.attempt)
     return started_s
 
 
@@ -178,8 +179,14 @@ def _precision_origin(loaded: Loaded) -> str:
     return f"{given}: auto, decided by measurement" if loaded.job.train.precision == "auto" else given
 
 
-def _record(ground: Ground) -> records.PhaseRecord:
-    known = ground.plan.record()
+def _again(folder: RunFolder, ground: Ground) -> str:
+    """The command that plans this again: on the run's own job file, since a job's name alone is no file."""
+    asked = "" if ground.asked == ground.job.layout.use else f" --layout {ground.asked}"
+    return f"paceline plan {quote(str(folder.job_toml))}{asked}"
+
+
+def _record(folder: RunFolder, ground: Ground) -> records.PhaseRecord:
+    known = ground.plan.record(_again(folder, ground))
     hashes = ground.hashes()
     return records.PhaseRecord(
         **{

@@ -9,6 +9,7 @@ from paceline.api.lines import clock_text
 from paceline.api.runs import Run
 from paceline.ledger.outcome import MEANING, Exit, Failed, PacelineError
 from paceline.ledger.plural import many
+from paceline.plan.digits import three
 
 if TYPE_CHECKING:
     from paceline.evidence.facts import Facts
@@ -79,5 +80,5 @@ def plan_text(facts: Facts) -> str:
         return ""
     low, mid, high = map(float, predicted)
     inside = low <= times.p50 <= high
-    verdict = "inside its interval" if inside else f"outside its interval {low:.2g}–{high:.2g}"
-    return f"{mid:.2g} s predicted, {times.p50:.2g} measured: {verdict}"
+    verdict = "inside its interval" if inside else f"outside its interval {three(low)}–{three(high)}"
+    return f"{three(mid)} s predicted, {three(times.p50)} measured: {verdict}"

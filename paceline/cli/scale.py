@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from paceline.cli.tables import table
+from paceline.plan.digits import amount, three
 from paceline.plan.scaling import turning
 
 HEAD = ("DEVICES", "LAYOUT", "STEP S", "SPEED-UP", "EFFICIENCY", "HOURS", "90 %", "$", "$/MTOK", "KWH")
@@ -37,12 +38,12 @@ def _cells(one: Mapping[str, Any]) -> tuple[object, ...]:
     return (
         one["devices"],
         one["layout"],
-        f"{one['step_s'][1]:.3g}",
+        three(one["step_s"][1]),
         f"{one['speed_up']:.2f}×",
         f"{100 * one['efficiency']:.0f} %",
-        hours and f"{hours[1]:.3g}",
-        hours and f"{hours[0]:.3g}–{hours[2]:.3g}",
-        usd and f"{usd[1]:.0f}",
-        None if each is None else f"{each:.3g}",
-        kwh and f"{kwh[1]:.3g}",
+        hours and three(hours[1]),
+        hours and f"{three(hours[0])}–{three(hours[2])}",
+        usd and amount(usd[1]),
+        None if each is None else three(each),
+        kwh and three(kwh[1]),
     )

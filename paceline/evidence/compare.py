@@ -16,6 +16,7 @@ from typing import Any
 from paceline.evidence import compare_text
 from paceline.evidence.differences import Difference, data_hashes, differences
 from paceline.evidence.facts import Facts, finite, is_number, table
+from paceline.evidence.page.numbers import count
 from paceline.evidence.waste import phase_shares
 from paceline.ledger.folder import RunFolder
 from paceline.ledger.outcome import Exit, Refused
@@ -200,11 +201,23 @@ def _refusal(runs: Sequence[Facts], results: Sequence[RunResult]) -> str:
     if len({r.loss_kind for r in results}) > 1:
         return "one was evaluated on held-out data and another was not"
     if any(r.loss_at is None for r in results):
-        return "they have no loss at a common number of tokens"
+        return _no_common_loss(runs, results)
     sets = {str(table(run.manifest, "evaluation").get("hash", "")) for run in runs}
     if len(sets) > 1 and results[0].loss_kind == "held-out":
         return "their held-out sets differ"
     return ""
+
+
+def _no_common_loss(runs: Sequence[Facts], results: Sequence[RunResult]) -> str:
+    """Why a run whose loss is known stands there without one: it is not guessed beyond its own evaluations."""
+    words = []
+    for run, result in zip(runs, results, strict=True):
+        seen = [tokens for tokens, _ in _losses(run)[0]]
+        if result.loss_at is None:
+            words.append(
+                f"{run.name} has its first at {count(min(seen))}" if seen else f"{run.name} has none"
+            )
+    return f"they have no loss at a common number of tokens ({', '.join(words)})"
 
 
 def _attributions(results: Sequence[RunResult], found: Sequence[Difference]) -> list[Attribution]:

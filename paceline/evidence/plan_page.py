@@ -50,7 +50,7 @@ def _head(title: str, plan: Mapping[str, Any]) -> Html:
         )
     rate, mfu = best.get("tokens_per_s"), best.get("mfu")
     if is_number(rate):
-        note = f"MFU {percent(mfu, 0)}" if is_number(mfu) else ""
+        note = f"MFU {percent(mfu, 0)}" if is_number(mfu) and mfu else ""
         tiles.append(tile("tokens a second", grouped(rate), note, "calculated"))
     memory = finite(best.get("memory_gib") or [])
     if memory:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Iterable
 from pathlib import Path
+from shlex import quote
 
 from paceline.job.anchors import anchored
 from paceline.job.layers import Layer, checked, placed
@@ -17,6 +18,7 @@ DEFAULTS_FILES = ("/etc/paceline/defaults.toml", "~/.config/paceline/defaults.to
 LARGEST_JOB_FILE_BYTES = 1 << 20
 DEEPEST_EXTENDS = 16
 _HARMLESS_TABLES = ("run", "track", "cluster", "launch", "restart")
+_CLUSTER_FILE = {"cluster", "measured", "schema"}
 _HARMLESS_KEYS = ("checkpoint.store",)
 
 
@@ -101,6 +103,8 @@ def read_file(path: Path, name: str) -> list[tuple[Path, Layer]]:
     where = ""
     while True:
         text = read_text(path, name, where=where)
+        if not chain:
+            _refuse_cluster(text, name)
         resolved = path.resolve()
         if resolved in seen or len(seen) == DEEPEST_EXTENDS:
             raise Refused(
@@ -120,6 +124,26 @@ def read_file(path: Path, name: str) -> list[tuple[Path, Layer]]:
         where = layer.where("extends")
         path = path.parent / Path(extends).expanduser()
         name = str(path)
+
+
+def _refuse_cluster(text: str, name: str) -> None:
+    """Refuse (2) a cluster file in the place of a job: every key has a default, and so it would plan ``tiny``."""
+    try:
+        tables = tomllib.loads(text)
+    except (ValueError, RecursionError):
+        return  # told by from_text, with its line
+    cluster = tables.get("cluster")
+    hardware = isinstance(cluster, dict) and cluster.keys() & {"accelerator", "devices", "hosts"}
+    if not tables.keys() <= _CLUSTER_FILE or not (hardware or "measured" in tables):
+        return
+    raise Refused(
+        f"{name} is a cluster file, not a job",
+        exit_code=Exit.USAGE,
+        key="JOB",
+        seen=f"{name}: only {' and '.join(f'[{table}]' for table in sorted(tables))}",
+        rule="a job says what is trained; a cluster file, on what it is planned",
+        use=f"paceline plan job.toml --cluster {quote(name)}",
+    )
 
 
 def read_defaults(files: Iterable[str | Path]) -> list[Layer]:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from paceline.plan.answer import Candidate
 from paceline.plan.cluster import Cluster
 from paceline.plan.decide import decide
+from paceline.plan.digits import money, three
 from paceline.plan.layout import Layout
 from paceline.plan.measured import Measured
 from paceline.plan.speed.speeds import Speeds
@@ -63,9 +64,11 @@ def device_crossings(
         speeds = speeds_of(other, measured, question.facts.work.precision)
         answer = _best(replace(question, cluster=other, speeds=speeds))
         if answer is not None and answer.layout.replace(mbs=None) != chosen:
-            time = f", {answer.hours[1]:.3g} h" if answer.hours else f", {answer.step_s[1]:.3g} s a step"
-            money = f", ${answer.usd:.0f}" if answer.usd is not None else ""
-            found.append(f"{name} → {answer.layout.replace(mbs=None)}{time}{money}")
+            time = (
+                f", {three(answer.hours[1])} h" if answer.hours else f", {three(answer.step_s[1])} s a step"
+            )
+            price = f", {money(answer.usd)}" if answer.usd is not None else ""
+            found.append(f"{name} → {answer.layout.replace(mbs=None)}{time}{price}")
     return found
 
 

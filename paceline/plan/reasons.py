@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from paceline.plan.answer import Candidate
 from paceline.plan.decide import Judged
+from paceline.plan.digits import three
 from paceline.plan.layout import Layout
 from paceline.plan.weigh import Question
 
@@ -33,7 +34,7 @@ def reason(
         if single is not None and single.limit:
             over = {"memory": "does not fit one device", "deadline": "is late on one device"}
             why = f"it {over.get(single.kind, 'is too dear on one device')}"
-            why += f" ({single.value:.3g} of {single.limit:.3g} {single.unit})"
+            why += f" ({three(single.value)} of {three(single.limit)} {single.unit})"
     if best.scope == "cluster" and "host" in scopes:
         why += f"; one host ({bare(scopes['host'])}) is {_times(question, scopes['host'], best)}"
     place = "one host, no cluster needed" if best.scope == "host" else f"{best.layout.world_size} devices"

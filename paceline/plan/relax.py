@@ -9,6 +9,7 @@ from paceline.plan.answer import GIB
 from paceline.plan.broken import ABSENT
 from paceline.plan.cost.step import SLACK, memory_of
 from paceline.plan.decide import judge, memory_limit
+from paceline.plan.digits import three
 from paceline.plan.enumerate import with_micro_batches
 from paceline.plan.grammar import OPTIONS
 from paceline.plan.layout import Layout
@@ -48,7 +49,7 @@ def _more_devices(question: Question, least: Layout) -> str:
             continue
         size = memory_of(wide, work, question.speeds, question.cluster)[3]
         if fits(size, memory_limit(question, wide)):
-            return f"{wide.world_size} such devices hold it ({size / GIB:.3g} GiB each with {wide})"
+            return f"{wide.world_size} such devices hold it ({three(size / GIB)} GiB each with {wide})"
     return ""
 
 
@@ -61,5 +62,5 @@ def _host_memory(question: Question, least: Layout) -> str:
     left = {word: device - SLACK * sum(parts[part] for part in kinds) for word, kinds in gone.items()}
     helps = next((word for word, size in left.items() if fits(size, limit)), None)
     if helps is None:
-        return f"offload ({ABSENT}) would not help: {left['all'] / GIB:.3g} GiB would stay on the device"
-    return f"offload={helps} would fit with {left[helps] / GIB:.3g} GiB on the device, but is {ABSENT}"
+        return f"offload ({ABSENT}) would not help: {three(left['all'] / GIB)} GiB would stay on the device"
+    return f"offload={helps} would fit with {three(left[helps] / GIB)} GiB on the device, but is {ABSENT}"

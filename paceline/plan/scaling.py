@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from paceline.plan.answer import Plan
+from paceline.plan.digits import three
 
 Row = dict[str, Any]
 
@@ -60,7 +61,7 @@ def turning(rows: Sequence[Mapping[str, Any]]) -> str:
     priced = all(one["usd_per_million_tokens"] is not None for one in known)
     name = "usd_per_million_tokens" if priced else "device_s_per_million_tokens"
     least = min(known, key=lambda one: (float(f"{one[name]:.3g}"), one["uses"]))
-    amount = f"${least[name]:.3g}" if priced else f"{least[name]:.3g} device-s"
+    amount = f"${three(least[name])}" if priced else f"{three(least[name])} device-s"
     text = f"a million tokens cost least with {least['uses']}: {amount}"
     ends = [
         f"{one[name] / least[name] - 1:.0%} more with {one['uses']}".replace("%", " %")

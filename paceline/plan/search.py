@@ -26,6 +26,7 @@ from paceline.plan.decide import (
     rank_key,
     verdicts,
 )
+from paceline.plan.digits import three
 from paceline.plan.enumerate import with_micro_batches
 from paceline.plan.facts import job_facts
 from paceline.plan.layout import Layout
@@ -210,9 +211,9 @@ def _shortcut(question: Question, best: Candidate) -> str:
     if not fitting:
         least = min(options, key=lambda c: c.memory_gib[2])
         limit = memory_limit(question, least.layout) / GIB
-        return f"dp={world} does not fit: {least.memory_gib[2]:.3g} GiB of {limit:.3g}"
+        return f"dp={world} does not fit: {three(least.memory_gib[2])} GiB of {three(limit)}"
     least = min(fitting, key=lambda c: rank_key(question, c))
-    return f"dp={world}: {least.step_s[1]:.3g} s a step against {best.step_s[1]:.3g} for {bare(best)}"
+    return f"dp={world}: {three(least.step_s[1])} s a step against {three(best.step_s[1])} for {bare(best)}"
 
 
 def _crossovers(job: Job, question: Question, measured: Measured | None, best: Candidate) -> list[str]:
@@ -237,7 +238,7 @@ def _disk(job: Job, question: Question) -> dict[str, int]:
                 "the checkpoints do not fit on this disk",
                 exit_code=Exit.MEMORY,
                 key="checkpoint.keep",
-                seen=f"{one / 1e9:.3g} GB a checkpoint, {found['free'] / 1e9:.3g} GB free in {folder}",
+                seen=f"{three(one / 1e9)} GB a checkpoint, {three(found['free'] / 1e9)} GB free in {folder}",
                 rule="a new checkpoint is written before an old one is removed",
                 use="run.root on a larger disk",
             )
@@ -258,7 +259,9 @@ def _nothing(question: Question, judged: Judged, wanted: Layout, where: str) -> 
         known = judged if wanted.auto else survey(question, Layout(auto=True))
         close = nearest(least.layout, known.candidates)
         near = close.layout if close else None
-    seen = f"{least.layout}: {least.value:.3g} GiB of {least.limit:.3g} (the least of {len(large)} tried)"
+    seen = (
+        f"{least.layout}: {three(least.value)} GiB of {three(least.limit)} (the least of {len(large)} tried)"
+    )
     raise Refused(
         "no layout fits in memory" if wanted.auto else f"{wanted} does not fit in memory",
         exit_code=Exit.MEMORY,
@@ -273,12 +276,12 @@ def _nothing(question: Question, judged: Judged, wanted: Layout, where: str) -> 
 
 def _too_late(least: Rejection) -> NoReturn:
     late = least.kind == "deadline"
-    more = f"{least.value * 1.05:.3g}"
+    more = f"{three(least.value * 1.05)}"
     raise Refused(
         "no layout meets the deadline" if late else "no layout meets the budget",
         exit_code=Exit.DEADLINE,
         key="layout.deadline" if late else "layout.budget_usd",
-        seen=f"{least.layout}: up to {least.value:.3g} {least.unit} (90 %) of {least.limit:.3g} {least.unit}",
+        seen=f"{least.layout}: up to {three(least.value)} {least.unit} (90 %) of {three(least.limit)} {least.unit}",
         rule="the upper end of the interval lies inside the limit",
         use=f'layout.deadline = "{more}h"' if late else f"layout.budget_usd = {more}",
     )

@@ -8,6 +8,7 @@ from typing import Any
 from paceline.ledger.outcome import printable
 from paceline.ledger.plural import many
 from paceline.plan.answer import GIB, Candidate, Plan, Rejection
+from paceline.plan.digits import amount, grouped, money, three
 from paceline.plan.tally import grouped as whole
 
 LABEL = 9
@@ -47,7 +48,9 @@ def _next(plan: Plan, job: str) -> str:
         keys = 'model.hf, model.weights = "random" and data.train'
         return f"a job file with {keys} (paceline job new); --layout {plan.best.layout}"
     word = job or plan.facts.name + ".toml"
-    return printable(f"paceline train {word} --layout {plan.best.layout}", 4000)
+    command = f"paceline train {word} --layout {plan.best.layout}"
+    # `train` refuses a cluster that is not this machine, so the command alone would be advice that does not work.
+    return printable(command if plan.cluster.visible else f"on that cluster: {command}", 4000)
 
 
 def summary(plan: Plan) -> str:
@@ -86,13 +89,6 @@ def _place(plan: Plan) -> str:
     return f"{many(-(-world // plan.cluster.devices), 'host')}, {many(world, 'device')}"
 
 
-def money(usd: float) -> str:
-    """``$160``, ``$3.20``, ``under 1 cent``."""
-    if 0 < usd < 0.01:
-        return "under 1 cent"
-    return f"${usd:.0f}" if usd >= 10 or usd == 0 else f"${usd:.2f}"
-
-
 def in_units(count: float) -> str:
     """``8.03 B``, ``5.3 M``, ``37.2 k``, ``912``."""
     for size, unit, digits in ((1e9, "B", 2), (1e6, "M", 1), (1e3, "k", 1)):
@@ -106,14 +102,6 @@ def seconds(value: float) -> str:
     if value >= 100:
         return f"{value:.0f}"
     return f"{value:.1f}" if value >= 10 else f"{value:.2f}" if value >= 0.1 else f"{value:.4f}"
-
-
-def grouped(value: float) -> str:
-    """Thousands apart: ``65 500``, three digits that count."""
-    if value >= 1000:
-        unit = 10 ** (len(str(int(value))) - 3)
-        value = round(value / unit) * unit
-    return f"{value:,.0f}".replace(",", " ")
 
 
 def _labelled(label: str, text: str) -> str:
@@ -166,7 +154,7 @@ def _price(candidate: Candidate) -> str:
         if hours >= 1
         else f"{hours * 60:.1f} min"
         if hours * 60 >= 1
-        else f"{hours * 3600:.0f} s"
+        else f"{seconds(hours * 3600)} s"
     )
     return time if candidate.usd is None else f"{time}, {money(candidate.usd)}"
 
@@ -177,9 +165,9 @@ def _candidates(plan: Plan, limit: float, width: int) -> list[str]:
         ("step s", lambda c: seconds(c.step_s[1]), True),
         ("90 %", lambda c: f"{seconds(c.step_s[0])}–{seconds(c.step_s[2])}", False),
         ("tok/s", lambda c: grouped(c.tokens_per_s), True),
-        ("MFU", lambda c: f"{c.mfu * 100:.0f} %" if c.mfu else "–", True),
-        (f"GiB of {limit:.0f}", lambda c: f"{c.memory_gib[2]:.3g}", True),
-        ("$", lambda c: "–" if c.usd is None else f"{c.usd:.0f}", True),
+        ("MFU", lambda c: _mfu(c.mfu), True),
+        (f"GiB of {limit:.0f}", lambda c: three(c.memory_gib[2]), True),
+        ("$", lambda c: "–" if c.usd is None else amount(c.usd), True),
         ("verdict", lambda c: c.verdict, False),
     ]
     if all(c.usd is None for c in plan.candidates):
@@ -201,6 +189,13 @@ def _candidates(plan: Plan, limit: float, width: int) -> list[str]:
     return lines
 
 
+def _mfu(mfu: float) -> str:
+    """A small model on a large device reaches some thousandths: not 0, and not unknown."""
+    if not mfu:
+        return "–"
+    return "<1 %" if mfu < 0.005 else f"{mfu * 100:.0f} %"
+
+
 def _wide(cells: Sequence[Sequence[str]]) -> int:
     return 4 + sum(max(map(len, column)) + 2 for column in cells)
 
@@ -211,7 +206,7 @@ def _rejected(plan: Plan, width: int) -> list[str]:
     kinds = " · ".join(f"{whole(n)} {'rules' if kind == 'rule' else kind}" for kind, n in counts.items())
     head = f"rejected {whole(gone)} of {whole(gone + len(plan.candidates))}" + (f": {kinds}" if kinds else "")
     every = len(plan.rejected) == gone
-    note = "(all: --json, or plan.html)" if every else "(some of each family: --json, or plan.html)"
+    note = "(all: --json)" if every else "(some of each family: --json)"
     lines = [f"{head}{note:>{max(len(note) + 2, width - len(head))}}"] if plan.rejected else [head]
     told = [(str(r.layout), _value(r), r.nearest) for r in notable(plan.rejected)]
     widest = [max((len(row[i]) for row in told), default=0) for i in range(2)]
@@ -238,8 +233,8 @@ def _value(rejection: Rejection) -> str:
         return rejection.reason
     unit = rejection.unit.partition(" ")[0]
     if rejection.kind in ("memory", "deadline"):
-        return f"{rejection.value:.3g} {unit} of {rejection.limit:.3g}"
-    return f"{rejection.value:.3g} {unit} against {rejection.limit:.3g}"
+        return f"{three(rejection.value)} {unit} of {three(rejection.limit)}"
+    return f"{three(rejection.value)} {unit} against {three(rejection.limit)}"
 
 
 def _what_if(row: Mapping[str, Any]) -> str:
@@ -247,9 +242,9 @@ def _what_if(row: Mapping[str, Any]) -> str:
     if "refused" in row:
         return f"{head}refused: {row['refused']} (exit {row['exit_code']})"
     text = f"{head}{row['layout']}, {seconds(row['step_s'])} s a step"
-    text += f", {row['hours']:.3g} h" if row.get("hours") else ""
-    text += f", ${row['usd']:.0f}" if row.get("usd") is not None else ""
-    text += f", {row['memory_gib']:.3g} GiB a rank" if "memory_gib" in row else ""
+    text += f", {three(row['hours'])} h" if row.get("hours") else ""
+    text += f", {money(row['usd'])}" if row.get("usd") is not None else ""
+    text += f", {three(row['memory_gib'])} GiB a rank" if "memory_gib" in row else ""
     if "says" in row:
         text += f", lr {row['learning_rate']:.3g}: {row['says']}"
     return text
@@ -266,5 +261,5 @@ def _disk(plan: Plan) -> str:
 def _gb(size: float) -> str:
     for unit, factor in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)):
         if size >= factor:
-            return f"{size / factor:.3g} {unit}"
-    return f"{size / 1e3:.3g} kB"
+            return f"{three(size / factor)} {unit}"
+    return f"{three(size / 1e3)} kB"

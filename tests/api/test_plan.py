@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import paceline as pl
-from paceline.api.plan import check_save, parse_counts, parse_what_if, scale_by
+from paceline.api.ground import refuse_elsewhere
+from paceline.api.jobs import load_job
+from paceline.api.plan import check_save, parse_counts, parse_what_if, resolve_cluster, scale_by
+from paceline.api.start import _again
+from paceline.ledger.folder import RunFolder
 from tests.api.measured import plant
 
 
@@ -106,3 +111,33 @@ def test_a_bad_place_is_refused_at_the_command_line(
         assert done.code == 2, done.err
         assert "  use      " in done.err
     assert path.read_text() == text
+
+
+def test_a_cluster_file_is_no_job(tmp_path: Path) -> None:
+    lab = tmp_path / "lab.toml"
+    lab.write_text("cluster.hosts = 2\n[measured]\nat = 1\n")
+    with pytest.raises(pl.Refused, match="is a cluster file, not a job") as caught:
+        load_job(lab)
+    assert caught.value.use == f"paceline plan job.toml --cluster {lab}"
+    over = tmp_path / "over.toml"  # what a job extends may hold a cluster alone
+    lab.write_text("cluster.hosts = 2\n")
+    over.write_text('extends = "lab.toml"\ntrain.steps = 7\n')
+    assert load_job(over).job.cluster.hosts == 2
+
+
+def test_train_elsewhere_advises_the_file_and_not_its_stem(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "lab.toml").write_text('[cluster]\nhosts = 2\naccelerator = "A100-SXM-80GB"\n')
+    word = str(tmp_path / "lab.toml")
+    with pytest.raises(pl.Refused) as caught:
+        refuse_elsewhere(resolve_cluster(word), word)
+    assert caught.value.use.endswith("paceline plan JOB --cluster lab.toml")
+
+
+def test_the_record_of_a_plan_names_a_file_that_is_there(job: pl.Job) -> None:
+    folder = RunFolder(Path("runs/my run"))
+    for asked, more in (("auto", ""), ("dp=2", " --layout dp=2")):
+        ground = SimpleNamespace(asked=asked, job=job)
+        assert _again(folder, ground) == f"paceline plan 'runs/my run/job.toml'{more}"  # type: ignore[arg-type]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from paceline.cli.closing import ended, stopped_text
+from paceline.cli.closing import ended, plan_text, stopped_text
 from tests.cli.shell import in_process
 
 
@@ -54,3 +54,11 @@ def test_plan_hands_its_sets_to_the_line_that_says_what_is_next(
     done = in_process(capsys, "plan", str(job_file), "--set", "train.steps=7", "--layout", "single")
     (line,) = [line for line in done.out.splitlines() if line.startswith("next")]
     assert f"paceline train {job_file} --set train.steps=7 --layout single" in line
+
+
+def test_an_interval_has_no_exponents() -> None:
+    facts = SimpleNamespace(
+        plan={"best": {"step_s": [27.4, 82.3, 153.2]}}, step_times=SimpleNamespace(p50=1234.5)
+    )
+    text = plan_text(facts)  # type: ignore[arg-type]
+    assert text == "82.3 s predicted, 1 230 measured: outside its interval 27.4–153"

@@ -45,6 +45,12 @@ def test_calibrating_on_own_runs(table: Path) -> None:
     assert json.loads(done.out)["result"]["calibration"] == "1 runs of the given table"
 
 
+def test_a_missing_table_is_told_in_words(table: Path) -> None:
+    done = paceline("plan", "--score", "none.csv", cwd=table.parent)
+    assert "there is no such file" in done.err
+    assert "Errno" not in done.err
+
+
 @pytest.mark.parametrize(
     ("argv", "message"),
     [

@@ -36,6 +36,16 @@ def test_one_changed_key_explains_the_loss(tmp_path: Path) -> None:
     assert found.attributions[0].settle == ""
 
 
+def test_a_loss_that_is_not_shown_is_explained(tmp_path: Path) -> None:
+    short = write_run(tmp_path, Story(name="short", steps=STEPS))
+    late = write_run(tmp_path, Story(name="late", steps=4 * STEPS))
+    rows = [json.loads(line) for line in late.metrics.read_text().splitlines()]
+    kept = [row for row in rows if row["kind"] != "eval" or row["step"] == 4 * STEPS]
+    late.metrics.write_text("".join(json.dumps(row) + "\n" for row in kept))
+    text = compare([short, late]).text(200).replace("\n", " ")
+    assert "no loss at a common number of tokens (late has its first at " in text
+
+
 def test_a_layout_explains_speed_but_never_a_loss(tmp_path: Path) -> None:
     found = compared(
         tmp_path,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from paceline.plan.show import answer, grouped, in_units, money, seconds, summary, table
+from paceline.plan.digits import grouped, money, three
+from paceline.plan.show import answer, in_units, seconds, summary, table
 from tests.plan.answers import LLAMA, ask, job, measurement
 
 
@@ -20,14 +21,14 @@ def test_the_table_has_the_parts_of_the_mock_up() -> None:
         " #  layout",
         "MFU  GiB of 79",
         "rejected ",
-        "--json, or plan.html)",
+        "--json)",
         "searched ",
         " layouts divide · ",
         " single",
         "would change the answer   ",
         "assumed  ",
         "disk     checkpoints 96.4 GB × (keep 2 + 1) = 289 GB",
-        "next     paceline train job.toml --layout fsdp=",
+        "next     on that cluster: paceline train job.toml --layout fsdp=",
     ):
         assert word in text, word
 
@@ -63,6 +64,30 @@ def test_numbers_are_read_at_a_glance() -> None:
     assert grouped(87.6) == "88"
 
 
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.0, "0"),
+        (48.0, "48"),
+        (0.4876, "0.488"),
+        (1.23e-5, "0.0000123"),
+        (999.6, "1 000"),
+        (6720.4, "6 720"),
+    ],
+)
+def test_three_digits_never_have_an_exponent(value: float, text: str) -> None:
+    assert three(value) == text
+
+
+def test_a_cluster_elsewhere_is_not_sent_to_this_machine() -> None:
+    (here,) = [line for line in table(ask()).splitlines() if line.startswith("next")]
+    (there,) = [
+        line for line in table(ask(cluster="8xH100-SXM-80GB")).splitlines() if line.startswith("next")
+    ]
+    assert here.startswith("next     paceline train ")
+    assert there.startswith("next     on that cluster: paceline train ")
+
+
 def test_a_verdict_gives_up_its_percentage_before_its_column() -> None:
     rows = table(ask(measured=None), width=100).splitlines()
     wide = table(ask(measured=None), width=130).splitlines()
@@ -79,7 +104,15 @@ def test_a_small_model_is_not_nothing(count: float, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("usd", "text"), [(0.0, "$0"), (0.004, "under 1 cent"), (0.3, "$0.30"), (3.2, "$3.20"), (160.4, "$160")]
+    ("usd", "text"),
+    [
+        (0.0, "$0"),
+        (0.004, "under 1 cent"),
+        (0.3, "$0.30"),
+        (3.2, "$3.20"),
+        (160.4, "$160"),
+        (1_575_520.0, "$1 580 000"),
+    ],
 )
 def test_what_is_cheap_is_not_free(usd: float, text: str) -> None:
     assert money(usd) == text

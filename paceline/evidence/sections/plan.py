@@ -52,7 +52,7 @@ def against_measurement(facts: Facts) -> Html:
     for name, predicted, measured, show in (
         ("tokens a second", best.get("tokens_per_s"), facts.median("tokens_per_s"), grouped),
         ("memory of the worst rank, GiB", _memory(best), facts.peak("memory_gib"), figures),
-        ("MFU", best.get("mfu"), facts.median("mfu"), percent),
+        ("MFU", best.get("mfu") or None, facts.median("mfu"), percent),
     ):
         if is_number(predicted):
             rows.append((name, show(predicted), show(measured), ratio(measured, predicted)))
@@ -104,7 +104,7 @@ def candidates(plan: Mapping[str, Any]) -> Html:
                 figures(mid),
                 f"{figures(low)}–{figures(high)}",
                 grouped(c.get("tokens_per_s")),
-                percent(c.get("mfu"), 0),
+                percent(c.get("mfu") or None, 0),  # 0 stands for a machine whose peak is not known
                 figures(_memory(c)),
                 f"{usd:,.2f}" if is_number(usd) else "–",
                 str(c.get("verdict") or ("chosen" if c.get("layout") == chosen else "")),

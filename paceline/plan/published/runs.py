@@ -97,7 +97,12 @@ def _rows(path: Path, where: str) -> list[tuple[int, Mapping[str, str]]]:
         with path.open(encoding="utf-8-sig", newline="") as file:
             reader = csv.DictReader(file)
             rows: list[tuple[int, Mapping[str, str]]] = [(reader.line_num, row) for row in reader]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+    except OSError as error:  # without its number in brackets, which is for programs
+        reason = (
+            "there is no such file" if isinstance(error, FileNotFoundError) else error.strerror or str(error)
+        )
+        _refuse(f"{path} cannot be read as a table", path, reason, where)
+    except (UnicodeDecodeError, csv.Error) as error:
         _refuse(f"{path} cannot be read as a table", path, str(error), where)
     missing = [name for name in NEEDED if name not in (reader.fieldnames or ())]
     if missing:

@@ -112,12 +112,19 @@ def _errors(name: str, scored: Sequence[Scored], weights: Sequence[float]) -> Er
     return Errors(
         name=name,
         runs=len(scored),
-        median=quantile(sizes, weights, 0.5),
+        median=middle(sizes, weights),
         p90=quantile(sizes, weights, 0.9),
-        signed=quantile(logs, weights, 0.5),
+        signed=middle(logs, weights),
         covered=sum(w for w, yes in zip(weights, inside, strict=True) if yes) / sum(weights),
-        width=quantile(widths, weights, 0.5),
+        width=middle(widths, weights),
     )
+
+
+def middle(values: Sequence[float], weights: Sequence[float]) -> float:
+    """The weighted median; where a value ends exactly at half of the weight, the midpoint of it and the next."""
+    below = quantile(values, weights, 0.5)
+    above = -quantile([-value for value in values], weights, 0.5)
+    return (below + above) / 2
 
 
 def _inside(one: Scored) -> bool:

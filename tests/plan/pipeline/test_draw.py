@@ -43,6 +43,17 @@ def test_every_action_is_in_the_picture_and_in_the_text(schedule: str) -> None:
     assert str(layout) in (tree.findtext(f"{SVG}title") or "")
 
 
+def test_a_row_of_several_ranks_names_them_all() -> None:
+    layout = Layout(dp=2, tp=2, pp=2)
+    timeline = simulate(layout, 4)
+    rows = as_text(layout, timeline, width=200).splitlines()[1:3]
+    assert [row[:17].rstrip() for row in rows] == ["pp 0 (ranks 0–3)", "pp 1 (ranks 4–7)"]
+    assert [layout.coordinates(rank)["pp"] for rank in (3, 4)] == [0, 1]
+    tree = ET.fromstring(as_svg(layout, timeline))
+    texts = [element.text for element in tree.findall(f"{SVG}text")]
+    assert "pp 1 (ranks 4–7)" in texts
+
+
 def test_a_long_schedule_is_cut_with_a_note() -> None:
     layout = Layout(pp=4, schedule="interleaved", vpp=2)
     for width in (60, 80, 120):

@@ -11,7 +11,7 @@ import pytest
 
 from paceline.plan.calibrate.posterior import Predicted
 from paceline.plan.published.runs import OPEN, read_runs
-from paceline.plan.score.errors import by_group, by_source, counts, overall, worst
+from paceline.plan.score.errors import by_group, by_source, counts, middle, overall, worst
 from paceline.plan.score.ranking import contests, ranking, ranks, spearman
 from paceline.plan.score.score import score
 from paceline.plan.score.scored import COLUMNS, Scored, asked
@@ -36,6 +36,12 @@ def test_every_source_has_one_vote() -> None:
     assert whole.median == pytest.approx(0.0, abs=1e-9)
     assert whole.covered == pytest.approx(2 / 3)
     assert [errors.name for errors in by_source([*many, *few])] == ["few", "many", "third"]
+
+
+def test_a_median_of_two_lies_between_them_and_weights_move_it() -> None:
+    assert middle([0.023, 0.33], [1, 1]) == pytest.approx(0.1765)
+    assert middle([1.0, 2.0, 3.0], [1, 1, 1]) == 2.0
+    assert middle([1.0, 2.0, 3.0], [0.2, 0.2, 1.0]) == 3.0
 
 
 def test_signed_errors_keep_their_sign_and_the_worst_is_named() -> None:
