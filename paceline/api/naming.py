@@ -39,6 +39,8 @@ class Names:
             use = use.replace("paceline train JOB --resume", self.again).replace(
                 "; then --resume", f"; then {self.again}"
             )
+            if use.startswith("--name "):  # of train alone
+                use = use.replace("--name ", "--set run.name=", 1)
         run = "" if self.run is None else quote(str(self.run.path))
         known = {"JOB": self.job or run, "RUN": run}
         return re.sub(r"\b(JOB|RUN)\b", lambda found: known[found[0]] or found[0], use)

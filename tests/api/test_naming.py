@@ -103,3 +103,8 @@ def test_a_subject_knows_how_long_its_rows_are(tmp_path: Path) -> None:
 )
 def test_one_is_not_many(count: int, word: str, text: str) -> None:
     assert many(count, word) == text
+
+
+def test_only_train_has_a_flag_for_the_name() -> None:
+    assert Names("job.toml").filled("--name demo") == "--name demo"
+    assert Names("job.toml", again="paceline prove job.toml").filled("--name demo") == "--set run.name=demo"
