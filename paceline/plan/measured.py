@@ -15,7 +15,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-SCHEMA = 2  # 1 did not say how busy the machine was
+SCHEMA = 3  # 1 did not say how busy the machine was; 2 took slow samples on a busy one
 QUIET = 0.85
 """Share of the cores that a measurement must have got to count as taken on a quiet machine."""
 

@@ -23,7 +23,7 @@ def test_a_file_of_another_machine_schema_or_torn_is_not_used(tmp_path: Path) ->
     path = measurement_path(tmp_path, "k")
     assert Measured.read(path) is None
     path.parent.mkdir()
-    whole = {"schema": 2, "key": "k", "matmul": [{"precision": "fp32"}], "process_bytes": 5}
+    whole = {"schema": SCHEMA, "key": "k", "matmul": [{"precision": "fp32"}], "process_bytes": 5}
     path.write_text(json.dumps(whole))
     found = Measured.read(path, "k")
     assert found is not None
