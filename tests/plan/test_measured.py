@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from paceline.plan.measured import (
+    SCHEMA,
     Measured,
     fastest_precision,
     interpolate,
