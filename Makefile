@@ -10,7 +10,7 @@ BIN := .venv/bin
 JOBS ?= 2
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test lint prove bench plan-accuracy clean
+.PHONY: demo test lint prove bench plan-accuracy plan-local clean
 
 .venv/.run: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Paceline needs Python 3.11 or later: make PYTHON=python3.12 ...")'
@@ -44,6 +44,9 @@ bench: .venv/.dev
 
 plan-accuracy: .venv/.dev
 	$(BIN)/python -m benchmarks.plan_accuracy
+
+plan-local: .venv/.dev
+	$(BIN)/python -m benchmarks.local_layouts --fresh
 
 clean:
 	rm -rf .venv build dist *.egg-info

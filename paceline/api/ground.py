@@ -45,7 +45,11 @@ class Ground:
     @property
     def threads_per_rank(self) -> int:
         """The ranks of a host share its cores; ``OMP_NUM_THREADS`` may only lower what each gets."""
-        share = max(1, self.machine.cores // self.plan.layout.world_size)
+        return self.threads_of(self.plan.layout.world_size)
+
+    def threads_of(self, world: int) -> int:
+        """Threads of one of ``world`` ranks."""
+        share = max(1, self.machine.cores // world)
         return min(share, environment().omp_num_threads or share)
 
     @property
@@ -67,7 +71,12 @@ class Ground:
 
 
 def settle(
-    job: Job, layout: str, say: Say, progress: Callable[[dict[str, Any]], None], where: str = ""
+    job: Job,
+    layout: str,
+    say: Say,
+    progress: Callable[[dict[str, Any]], None],
+    where: str = "",
+    top: int = 5,
 ) -> Ground:
     """Measure (once a machine), prepare (once a corpus), plan.
 
@@ -77,6 +86,7 @@ def settle(
         say: headings for the console.
         progress: told how far the preparation is.
         where: the job file, for an error.
+        top: candidates that the plan lists.
 
     Raises:
         Refused: whatever the data (20), the machine (13) or the rule book (10, 11, 12) refuses.
@@ -104,6 +114,7 @@ def settle(
         cluster=cluster,
         measured=measured,
         layout=layout,
+        top=top,
         tokens=prepared.tokens,
         vocab_size=prepared.vocab,
     )

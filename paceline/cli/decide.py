@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from paceline.cli.frame import Here, Later
+from paceline.cli.frame import Here
 from paceline.cli.screen import Reply, Screen
 from paceline.cli.words import ClusterWord, JobWord, LayoutWord, MaybeJobWord, Sets, split_sets
 
@@ -44,6 +44,12 @@ def plan(
     save: Annotated[
         str | None, typer.Option("--save", metavar="FILE", help="write a job with layout.use filled in")
     ] = None,
+    measure: Annotated[
+        int | None,
+        typer.Option(
+            "--measure", metavar="K", min=1, help="run the best K for a few steps; the best measured wins"
+        ),
+    ] = None,
     draw: Annotated[
         bool, typer.Option("--draw", help="the pipeline's schedule, as text and as an SVG file")
     ] = False,
@@ -68,7 +74,7 @@ def plan(
     ] = 0,
     sets: Sets = None,
 ) -> Reply:
-    """Which layout, on what hardware, and is it worth it at all, or one device. Starts nothing."""
+    """Which layout, on what hardware, and is it worth it at all, or one device. Starts nothing without --measure."""
     from paceline.cli import score as scoring
 
     plans: dict[str, object] = {
@@ -77,6 +83,7 @@ def plan(
         "--what-if": what_if,
         "--scale": scale,
         "--save": save,
+        "--measure": measure,
     }
     plans |= {"--draw": draw, "--dry-run": dry_run, "--rank": rank is not None, "--set": sets}
     plans |= {"--objective": objective, "--deadline": deadline, "--budget": budget}
@@ -96,12 +103,20 @@ def plan(
     if dry_run or rank is not None:
         from paceline.cli.dry_run import refuse_alone, reply
 
-        refuse_alone(dry_run, {"--what-if": what_if, "--scale": scale, "--save": save, "--draw": draw})
+        refuse_alone(
+            dry_run,
+            {"--what-if": what_if, "--scale": scale, "--save": save, "--draw": draw, "--measure": measure},
+        )
         return reply(screen, found, cluster, layout, rank or 0)
     if save is not None:
         check_save(save, loaded.files)
     asked = parse_what_if(what_if or [])
-    chosen = make_plan(found, cluster=cluster, layout=layout, top=top, what_if=asked)
+    if measure is None:
+        chosen = make_plan(found, cluster=cluster, layout=layout, top=top, what_if=asked)
+    else:
+        from paceline.cli.contest import measured
+
+        chosen = measured(screen, loaded, cluster, layout, measure, {"--what-if": what_if, "--scale": scale})
     result = chosen.to_dict()
     scaled = scale_by(found, parse_counts(scale), cluster=cluster, layout=layout) if scale else []
     if scaled:
@@ -179,19 +194,4 @@ def prove(
     return reply_of(proof, json=screen.json)
 
 
-HERE = (
-    Here("prove", prove),
-    Here(
-        "plan",
-        plan,
-        later=(
-            Later(
-                "--measure",
-                "run the best K for a few steps",
-                "03",
-                "K",
-                "paceline train JOB --layout L, a few steps each",
-            ),
-        ),
-    ),
-)
+HERE = (Here("prove", prove), Here("plan", plan))

@@ -12,6 +12,7 @@ from paceline.job.schema import Leaf
 
 # For keys whose default is no value: one that shows the form.
 _EXAMPLES = {
+    "data.residency": '"clinic-7"',
     "extends": '"base.toml"',
     "run.name": '"my-run"',
     "model.preset": '"tiny"',

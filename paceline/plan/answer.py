@@ -55,6 +55,8 @@ class Candidate:
         terms: seconds by part (compute, deliver, update, host; hidden, padding) and bytes sent a step and
         rank.
         scope: device, host or cluster.
+        predicted_s: where it was run, what had been predicted; ``step_s`` then is measured: nine in ten steps.
+        measured_gib: where it was run, the largest peak of a rank, reserved.
     """
 
     layout: Layout
@@ -68,8 +70,12 @@ class Candidate:
     terms: Mapping[str, float]
     scope: str
     verdict: str = ""
+    predicted_s: tuple[float, float, float] | None = None
+    measured_gib: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
+        measured = self.predicted_s is not None
+        ran = {"predicted_step_s": list(self.predicted_s or ()), "measured_gib": self.measured_gib}
         return {
             "layout": str(self.layout),
             "full": self.layout.full,
@@ -84,8 +90,8 @@ class Candidate:
             "hours": None if self.hours is None else list(self.hours),
             "terms": dict(self.terms),
             "verdict": self.verdict,
-            "kind_of_evidence": "calculated",
-        }
+            "kind_of_evidence": "measured" if measured else "calculated",
+        } | (ran if measured else {})
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ class Facts:
         sequence_length: tokens of a row; 0 = not known. global_batch: sequences a step; 0 = not known.
         devices: how many there are in all; 0 = not known, then nothing is said about them.
         hosts: over how many hosts. cpu: ranks are processes, so there is no upper limit.
+        residency: the place that raw data may not leave (``data.residency``); empty = it may be read on every host.
         compiler: whether there is a C++ compiler, which torch.compile needs on a CPU; None = not known.
     """
 
@@ -36,6 +37,7 @@ class Facts:
     cpu: bool = False
     optimizer: str = "adamw"
     sequence_length: int = 0
+    residency: str = ""
     compiler: bool | None = None
 
 
@@ -186,6 +188,15 @@ def fewer_on_hosts(layout: Layout, facts: Facts) -> str:
     world = layout.world_size
     if facts.hosts > 1 and facts.devices and world > per_host and world % per_host:
         return f"{world} ranks leave a host of {many(per_host, 'device')} half filled"
+    return ""
+
+
+def moves_raw_data(layout: Layout, facts: Facts) -> str:
+    """Every data rank reads its rows, and under tp, pp and cp several ranks the same ones: over hosts they travel."""
+    per_host = facts.devices // max(1, facts.hosts)
+    if facts.residency and facts.hosts > 1 and layout.world_size > per_host:
+        hosts = -(-layout.world_size // per_host)
+        return f"{layout} reads raw data on {many(hosts, 'host')}; it may not leave {facts.residency}"
     return ""
 
 

@@ -142,6 +142,15 @@ RULES: tuple[Rule, ...] = (
         broken.fewer_on_hosts,
     ),
     Rule(
+        "raw data stays in its place",
+        "data.residency: ranks read raw data on the one host that has it; more hosts are a federation, whose sites "
+        "send updates only (paceline federate)",
+        broken.moves_raw_data,
+        lambda layout, facts: (
+            f"up to {many(facts.devices // max(1, facts.hosts), 'device')}, those of one host"
+        ),
+    ),
+    Rule(
         "a data rank has a row",
         "dp · fsdp is at most train.global_batch_size",
         broken.empty_ranks,

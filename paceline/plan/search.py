@@ -157,6 +157,7 @@ def _question(
         deadline_s=job.layout.deadline,
         budget_usd=job.layout.budget_usd,
         optimizer=job.optimizer.name,
+        residency=job.data.residency or "",
     )
 
 

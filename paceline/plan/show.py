@@ -172,6 +172,8 @@ def _candidates(plan: Plan, limit: float, width: int) -> list[str]:
     ]
     if all(c.usd is None for c in plan.candidates):
         columns.pop(-2)
+    if any(c.predicted_s is not None for c in plan.candidates):
+        columns.insert(3, ("predicted", _predicted, True))
     cells = [[name, *(show(c) for c in plan.candidates)] for name, show, _ in columns]
     if _wide(cells) > width:  # a verdict is worth more than its percentage
         cells[-1] = [verdict.partition(" (")[0] for verdict in cells[-1]]
@@ -187,6 +189,13 @@ def _candidates(plan: Plan, limit: float, width: int) -> list[str]:
         ]
         lines.append(f"{number}  " + "  ".join(text))
     return lines
+
+
+def _predicted(candidate: Candidate) -> str:
+    """Of a layout that was run; ``step s`` is what was measured."""
+    if candidate.predicted_s is None:
+        return ""
+    return seconds(candidate.predicted_s[1])
 
 
 def _mfu(mfu: float) -> str:

@@ -37,6 +37,10 @@ def survey(question: Question, options: Layout, *, narrow: bool = False, keep: i
     remembered = ColumnSpeeds(question.speeds, shared=question.cluster.is_cpu)
     question = replace(question, speeds=remembered)
     for space in scopes(question.cluster, question.facts.work, options, narrow=narrow):
+        if question.residency and question.cluster.scope(space.worlds[-1]) == "cluster":
+            found.tally += Tally(divide=space.total[0], refused=space.total[0])
+            found.rejected.append(_pooled(question, space))
+            continue
         one = _one_by_one(question, space) if space.total[0] <= FEW else _sifted(question, space, keep)
         found.candidates += one.candidates
         found.rejected += one.rejected
@@ -45,6 +49,14 @@ def survey(question: Question, options: Layout, *, narrow: bool = False, keep: i
     if not narrow:
         found.rejected = _explained(question, found)
     return found
+
+
+def _pooled(question: Question, space: Space) -> Rejection:
+    """All layouts over several hosts, in the name of the smallest data-parallel one: raw data would leave its place."""
+    layout = Layout(dp=min(space.worlds))
+    broken = first_broken(layout, question.rule_facts)
+    why = f"data.residency: {broken[1]}" if broken else ""
+    return Rejection(layout, "rule", 0.0, 0.0, "", "nearest: paceline federate", why)
 
 
 def _one_by_one(question: Question, space: Space) -> Judged:
@@ -129,7 +141,7 @@ def _repaired(question: Question, rejected: Iterable[Rejection]) -> list[Rejecti
     told = []
     for one in rejected:
         name = family(one.layout)
-        if one.kind == "rule" and name not in seen:
+        if one.kind == "rule" and not one.nearest and name not in seen:
             seen.add(name)
             one = replace(one, nearest=str(repair(one.layout, question.rule_facts)))
         told.append(one)

@@ -36,6 +36,7 @@ class Question:
     deadline_s: float | None = None
     budget_usd: float | None = None
     optimizer: str = "adamw"
+    residency: str = ""
 
     @cached_property
     def rule_facts(self) -> Facts:
@@ -47,6 +48,7 @@ class Question:
             cpu=self.cluster.is_cpu,
             optimizer=self.optimizer,
             sequence_length=self.facts.work.sequence_length,
+            residency=self.residency,
             compiler=cpp_compiler() if self.cluster.is_cpu and self.cluster.visible else None,
         )
 

@@ -29,7 +29,7 @@ class Brief:
         peak_flops: of one device in this precision, None where it was not measured.
         usd_per_device_hour: price, None where there is none.
         identity: hashes and ids that a checkpoint carries: run_id, job_hash, data_hash, tokenizer_hash, code_hash.
-        changes: keys that may and do differ from the checkpoint's job, for the log.
+        timed: only the time of its steps is wanted: nothing is evaluated or saved.
     """
 
     job: Job
@@ -44,6 +44,7 @@ class Brief:
     peak_flops: float | None = None
     usd_per_device_hour: float | None = None
     identity: Mapping[str, str] = field(default_factory=dict)
+    timed: bool = False
 
     def payload(self) -> dict[str, Any]:
         """As JSON values."""
@@ -60,6 +61,7 @@ class Brief:
             "peak_flops": self.peak_flops,
             "usd_per_device_hour": self.usd_per_device_hour,
             "identity": dict(self.identity),
+            "timed": self.timed,
         }
 
     @classmethod
@@ -79,4 +81,5 @@ class Brief:
             peak_flops=payload["peak_flops"],
             usd_per_device_hour=payload["usd_per_device_hour"],
             identity=payload["identity"],
+            timed=payload["timed"],
         )

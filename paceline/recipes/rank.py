@@ -154,10 +154,11 @@ def _train(rank: _Rank, stop: Stop) -> End:
             rank.report(_row(rank, "event", step, event="warning", detail=saved.warning))
         return saved.seconds
 
+    timed = rank.brief.timed
     hooks = Hooks(
         batches=rank.feed,
-        evaluate=lambda step: _evaluate(rank, step, job.eval.limit),
-        save=save,
+        evaluate=lambda step: None if timed else _evaluate(rank, step, job.eval.limit),
+        save=(lambda step: 0.0) if timed else save,
         stop=stop,
         beat=lambda step: _beat(rank, step),
     )
@@ -179,7 +180,7 @@ def _finish(rank: _Rank, end: End) -> dict[str, Any]:
     carried = torch.tensor(rank.telemetry.carried, dtype=torch.float64).to(rank.device.torch)
     rank.telemetry.release(tuple(rank.mesh.sum(carried).tolist()))
     found: dict[str, float] = {}
-    if end.verdict is None and not end.stop:
+    if end.verdict is None and not end.stop and not rank.brief.timed:
         with rank.ledger.span("compute", "evaluate"):
             found = _evaluate(rank, end.step, None)
     if rank.first:

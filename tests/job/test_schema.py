@@ -29,7 +29,7 @@ model: freeze@06
 lora: rank@06 alpha@06 dropout@06 targets@06
 data: train eval sequence_length tokenizer packing text_field chat_template@06 loss_on@06 bad_row
 data: groups@05
-data: placement residency@07
+data: placement residency
 train: steps epochs tokens global_batch_size precision reduce_precision seed deterministic max_time
 optimizer: name lr betas eps momentum weight_decay max_grad_norm schedule warmup_steps decay_steps
 optimizer: min_lr_ratio

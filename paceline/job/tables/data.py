@@ -57,7 +57,9 @@ class DataTable(Table):
         later={"local": "08"},
     )
     residency: str | None = key(
-        None, "site or region that the raw data may not leave", form="str", arrives="07"
+        None,
+        "site or region that the raw data may not leave: layouts over several hosts are refused",
+        form="str",
     )
 
     @field_validator("tokenizer")
