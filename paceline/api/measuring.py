@@ -6,9 +6,12 @@ import json
 from collections.abc import Callable, Mapping
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from paceline.ledger.outcome import Exit, Refused
+
+if TYPE_CHECKING:
+    from paceline.plan.cluster import Cluster
 
 
 def measure_cluster(out: str | None, say: Callable[[str, str], None]) -> dict[str, Any]:
@@ -39,17 +42,18 @@ def measure_cluster(out: str | None, say: Callable[[str, str], None]) -> dict[st
             rule="a plan for them takes the catalogue's figures and says so",
             use="CUDA_VISIBLE_DEVICES= paceline cluster measure, for the processors alone",
         )
-    file = None if out is None else _file(out)
+    file = None if out is None else cluster_file(out)
     found = measure_now(machine, say)
     if found is None:
         raise Refused("the measurement ended without a figure", exit_code=Exit.FAULT, use="paceline doctor")
     rows = found.to_dict()
     if file is not None:
-        _write(file, cluster.devices, machine.memory_bytes, rows)
+        write_cluster(file, cluster, rows)
     return _short(machine.cpu_model, machine.cores, rows) | {"file": str(file) if file else None}
 
 
-def _file(out: str) -> Path:
+def cluster_file(out: str) -> Path:
+    """Where ``--out`` writes. Raises: Refused, 2, where no cluster file can lie."""
     path = Path(out).expanduser()
     if path.suffix == ".toml" and path.absolute().parent.is_dir() and not path.is_dir():
         return path
@@ -63,16 +67,20 @@ def _file(out: str) -> Path:
     )
 
 
-def _write(file: Path, devices: int, memory_bytes: int, rows: Mapping[str, Any]) -> None:
+def write_cluster(file: Path, cluster: Cluster, rows: Mapping[str, Any]) -> None:
+    """A cluster file of the devices that are here, with what was measured, versions and a hash."""
     import tomli_w
 
     from paceline import __version__
     from paceline.job.quantities import print_bytes
     from paceline.ledger.atomic import write_text
 
-    cluster = {"use": f"{devices}xCPU", "memory": print_bytes(memory_bytes)}
+    table = {
+        "use": f"{cluster.devices}x{cluster.accelerator.name}",
+        "memory": print_bytes(cluster.memory_bytes),
+    }
     versions = {"paceline": __version__, "hash": hash_of(rows)}
-    write_text(file, tomli_w.dumps({"cluster": cluster, "measured": {**versions, **_said(rows)}}))
+    write_text(file, tomli_w.dumps({"cluster": table, "measured": {**versions, **_said(rows)}}))
 
 
 def _said(value: Any) -> Any:

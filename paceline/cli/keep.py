@@ -114,16 +114,41 @@ def cluster_measure(
     out: Annotated[
         str | None, typer.Option("--out", metavar="FILE", help="also write a cluster file, for --cluster")
     ] = None,
+    runs: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--from", metavar="RUN", help="correct plans by what this run took; repeat it for several"
+        ),
+    ] = None,
 ) -> Reply:
     """Measure this machine now: products, memory, optimizer, a block, collectives between its processes.
 
     About 20 s on two cores. Plans for `this` use the newest measurement; `--cluster FILE.toml` uses this one anywhere.
+    With --from nothing is measured: a finished run says what its steps took, over what had been priced for them.
     """
+    if runs:
+        return _from_runs(screen, runs, out)
     from paceline.api.measuring import measure_cluster
     from paceline.cli.tables import facts
 
     found = measure_cluster(out, lambda field, text: screen.note(f"{field}  {text}"))
     return Reply(found, facts(_measured_lines(found)))
+
+
+def _from_runs(screen: Screen, runs: list[str], out: str | None) -> Reply:
+    from paceline.api.calibrating import calibrate_from
+    from paceline.cli.tables import facts
+
+    found = calibrate_from(runs, out, lambda field, text: screen.note(f"{field}  {text}"))
+    lines = [(part, f"×{factor:.2f}{_apart(found, part)}") for part, factor in found["factors"].items()]
+    lines.append(("of", f"{found['precision']}, from {', '.join(found['runs'])}"))
+    lines.append(("next", f"paceline plan JOB{' --cluster ' + found['file'] if found['file'] else ''}"))
+    return Reply(found, facts(lines))
+
+
+def _apart(found: dict[str, Any], part: str) -> str:
+    spread = found["spread"].get(part)
+    return "" if spread is None else f", the runs ±{100 * spread:.0f} % apart"
 
 
 def _measured_lines(found: dict[str, Any]) -> list[tuple[str, Any]]:

@@ -48,6 +48,7 @@ class Measured:
         collectives: op, ranks, bytes (of the full message), seconds.
         dispatch_s: seconds that one block's operators cost when its tensors are tiny.
         process_bytes: resident bytes of a rank before it has a model.
+        corrections: what runs say of these figures (:mod:`paceline.plan.speed.corrected`), by precision.
         cpu_share: of the cores' time, what the measurement got; below :data:`QUIET` other work was in the way.
     """
 
@@ -59,6 +60,7 @@ class Measured:
     optimizer: Sequence[Mapping[str, Any]] = field(default_factory=list)
     blocks: Sequence[Mapping[str, Any]] = field(default_factory=list)
     collectives: Sequence[Mapping[str, Any]] = field(default_factory=list)
+    corrections: Sequence[Mapping[str, Any]] = field(default_factory=list)
     dispatch_s: float = 0.0
     process_bytes: int = 0
     cpu_share: float = 1.0
@@ -73,7 +75,17 @@ class Measured:
         """None for another schema or something that is no measurement."""
         if data.get("schema") != SCHEMA or not data.get("matmul"):
             return None
-        names = ("key", "at", "torch", "matmul", "stream", "optimizer", "blocks", "collectives")
+        names = (
+            "key",
+            "at",
+            "torch",
+            "matmul",
+            "stream",
+            "optimizer",
+            "blocks",
+            "collectives",
+            "corrections",
+        )
         kept = {name: data[name] for name in names if name in data}
         return cls(
             **kept,

@@ -163,9 +163,18 @@ def _question(
 
 def speeds_of(cluster: Cluster, measured: Measured | None, precision: str) -> Speeds:
     """How fast the ranks of a cluster are; a measurement counts only for the machine that it was taken on."""
-    if not cluster.is_cpu:
-        return GpuSpeeds(cluster, precision)
-    return CpuSpeeds(cluster, measured if cluster.visible or cluster.measured else None, precision)
+    plain: Speeds
+    if cluster.is_cpu:
+        plain = CpuSpeeds(cluster, measured if cluster.visible or cluster.measured else None, precision)
+        told = plain.measured.corrections if plain.measured is not None else ()
+    else:
+        plain, told = GpuSpeeds(cluster, precision), (cluster.measured or {}).get("corrections", ())
+    if not told:
+        return plain
+    from paceline.plan.speed.corrected import CorrectedSpeeds, read
+
+    correction = read(told, precision)
+    return plain if correction is None else CorrectedSpeeds(plain, correction)
 
 
 def _measured_at(speeds: Speeds) -> str:

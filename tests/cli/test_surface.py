@@ -44,7 +44,7 @@ INTERFACE: dict[str, tuple[str, str, str]] = {
     "checkpoint export": ("Keep", "06", "--to"),
     "cluster list": ("Keep", "", ""),
     "cluster show": ("Keep", "", ""),
-    "cluster measure": ("Keep", "", "--out"),
+    "cluster measure": ("Keep", "", "--from --out"),
     "job new": ("Keep", "", ""),
     "job check": ("Keep", "", "--set"),
     "job show": ("Keep", "", "--set"),

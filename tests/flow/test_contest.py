@@ -16,8 +16,7 @@ LAYOUTS = {"single", "dp=2", "fsdp=2"}
 def measured(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, object]:
     done = in_process(capsys, "plan", *words, "--json")
     assert done.code == 0, done.err
-    found = json.loads(done.out)
-    return found.get("result", found)
+    return json.loads(done.out)["result"]
 
 
 @pytest.fixture
