@@ -13,10 +13,12 @@ import argparse
 import json
 import sys
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+SHOWN = ("compute", "deliver", "update", "host", "idle")
 MEDIAN_BAR, WORST_BAR, ORDER_BAR = 0.15, 0.35, 0.9
 
 TEXT = {"data.train": "python-stdlib", "data.eval": 0.05, "data.tokenizer": "bpe:288"}
@@ -81,8 +83,8 @@ class Row:
     low_s: float
     high_s: float
     measured_s: float
-    predicted_share: float
-    measured_share: float
+    predicted_parts: Mapping[str, float]
+    measured_parts: Mapping[str, float]
 
     @property
     def error(self) -> float:
@@ -122,6 +124,7 @@ def _job(name: str) -> tuple[list[Row], str, str]:
     from paceline.api.contest import time_layouts
     from paceline.api.ground import settle
     from paceline.job import Job
+    from paceline.plan.chance import PARTS
     from paceline.plan.layout import Layout
     from paceline.plan.search import plan
 
@@ -145,10 +148,9 @@ def _job(name: str) -> tuple[list[Row], str, str]:
     for text, best in plans.items():
         timing = timings[Layout.parse(text)]
         low, mid, high = best.step_s
-        share = best.terms["deliver_s"] / mid
-        rows.append(
-            Row(name, text, best.layout.world_size, mid, low, high, timing.middle_s, share, timing.delivered)
-        )
+        parts = {part: best.terms[f"{part}_s"] for part in PARTS}
+        world = best.layout.world_size
+        rows.append(Row(name, text, world, mid, low, high, timing.middle_s, parts, timing.parts_s))
     fastest = min(rows, key=lambda row: row.measured_s)
     return rows, _short(str(ground.plan.layout)), _short(fastest.layout)
 
@@ -159,12 +161,13 @@ def _short(layout: str) -> str:
 
 def _judge(rows: list[Row]) -> bool:
     """Prints the table; whether every bar is met."""
-    print(f"{'job':<6} {'layout':<28} {'predicted':>9} {'90 %':>15} {'measured':>9} {'error':>7}  messages")
+    parts = " ".join(f"{part:>13}" for part in SHOWN)
+    print(f"{'job':<6} {'layout':<28} {'predicted':>9} {'90 %':>15} {'measured':>9} {'error':>7}  {parts}")
     for row in rows:
         inside = "" if row.low_s <= row.measured_s <= row.high_s else "  outside"
         print(
             f"{row.job:<6} {row.layout:<28} {row.predicted_s:9.3f} {row.low_s:7.3f}–{row.high_s:.3f} "
-            f"{row.measured_s:9.3f} {row.error:+7.1%}  {row.predicted_share:.0%} {row.measured_share:.0%}{inside}"
+            f"{row.measured_s:9.3f} {row.error:+7.1%}  {_parts(row)}{inside}"
         )
     errors = sorted(abs(row.error) for row in rows)
     over = sum(row.world > 2 for row in rows)
@@ -178,6 +181,14 @@ def _judge(rows: list[Row]) -> bool:
         f"worst {errors[-1]:.1%} (bar 35 %) · Spearman {told} (bar 0.9)"
     )
     return median(errors) <= MEDIAN_BAR and errors[-1] <= WORST_BAR and min(orders.values()) >= ORDER_BAR
+
+
+def _parts(row: Row) -> str:
+    names = ("compute", "deliver", "update", "host", "idle")
+    return " ".join(
+        f"{1e3 * row.predicted_parts.get(n, 0):6.1f}/{1e3 * row.measured_parts.get(n, 0):<6.1f}"
+        for n in names
+    )
 
 
 def _order(rows: list[Row]) -> float:

@@ -9,14 +9,16 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import median
+from statistics import mean
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from paceline.api.attempts import ENTRY, INNER_SHARE
+from paceline.api.calibrating import parts_of_steps
 from paceline.api.ground import Ground, settle
 from paceline.launch.local import run_ranks
 from paceline.launch.signals import Stopper
+from paceline.ledger.accounts import read_ranks, split_waits
 from paceline.ledger.folder import create
 from paceline.ledger.outcome import Exit, PacelineError, Refused
 from paceline.plan.contest import Timing, contestants, decided
@@ -43,34 +45,33 @@ class _Lane:
 
     layout: Layout
     steps_s: list[float] = field(default_factory=list)
-    delivered: list[float] = field(default_factory=list)
+    parts: list[dict[str, float]] = field(default_factory=list)
     memory_gib: float = 0.0
     failed: str = ""
-    fresh: list[tuple[float, float]] = field(default_factory=list)
+    fresh: list[float] = field(default_factory=list)
 
     def hear(self, row: dict[str, Any]) -> None:
         """A row of a rank; the first steps of a start are left out."""
         if row.get("kind") == "train":
-            self.fresh.append((float(row["step_time_s"]), float(row.get("exposed_communication") or 0.0)))
+            self.fresh.append(float(row["step_time_s"]))
             self.memory_gib = max(self.memory_gib, float(row.get("memory_gib") or 0.0))
 
     @property
     def enough(self) -> bool:
         """Whether this start has given what it should."""
-        counted = [seconds for seconds, _ in self.fresh[WARM:]]
+        counted = self.fresh[WARM:]
         return len(counted) >= MOST or (len(counted) >= LEAST and sum(counted) >= ENOUGH_S)
 
     def take(self) -> None:
         """The start is over; of a job of very few steps the last ones count."""
-        counted = self.fresh[WARM:] or self.fresh[-1:]
-        self.steps_s += [seconds for seconds, _ in counted]
-        self.delivered += [share for _, share in counted]
+        self.steps_s += self.fresh[WARM:] or self.fresh[-1:]
         self.fresh = []
 
     def timing(self) -> Timing:
         """As the planner takes it."""
-        share = median(self.delivered) if self.delivered else 0.0
-        return Timing(tuple(self.steps_s), share, self.memory_gib, self.failed)
+        names = {name for one in self.parts for name in one}
+        parts = {name: mean(one.get(name, 0.0) for one in self.parts) for name in names}
+        return Timing(tuple(self.steps_s), parts, self.memory_gib, self.failed)
 
 
 def measure_best(loaded: Loaded, layout: str, most: int, say: Say) -> Plan:
@@ -140,6 +141,9 @@ def _run(lane: _Lane, ground: Ground, scratch: Path, stopper: Stopper) -> None:
         lane.failed = f"failed: {error.message} (exit {int(error.exit_code)})"
     _leave(stopper)
     lane.take()
+    lane.parts.append(
+        parts_of_steps(split_waits(read_ranks(brief.folder)).ranks, pipeline=lane.layout.pp > 1)[0]
+    )
     if not lane.steps_s and not lane.failed:
         raise Refused(
             "the job has no step to measure",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from statistics import median
 
 from paceline.ledger.outcome import Exit, Refused
@@ -27,13 +27,13 @@ class Timing:
 
     Attributes:
         steps_s: seconds of its steps, those of the start left out.
-        delivered: of a step's time, the share that ranks waited for messages, 0 to 1.
+        parts_s: seconds of a step by the planner's parts, as the ledgers of its ranks have them.
         memory_gib: largest peak of a rank, reserved.
         failed: why it could not be run; empty when it could.
     """
 
     steps_s: tuple[float, ...] = ()
-    delivered: float = 0.0
+    parts_s: Mapping[str, float] = field(default_factory=dict)
     memory_gib: float = 0.0
     failed: str = ""
 

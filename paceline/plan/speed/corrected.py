@@ -17,7 +17,7 @@ from paceline.plan.chance import PARTS
 from paceline.plan.model import Widths
 from paceline.plan.speed.speeds import Group, Speeds
 
-LEAST_SHARE = 0.01  # of a step: of a smaller part a run says nothing
+LEAST_SHARE = 0.01  # of a step, priced or measured: of a smaller part a run says nothing
 FARTHEST = 10.0  # a factor beyond this says that something else was wrong
 LEAST_SIGMA = 0.05
 ONE_RUN = 0.5  # of the uncertainty of a part, what one run leaves; several runs say it themselves
@@ -53,12 +53,13 @@ class Correction:
 
 
 def factors_of(priced: Mapping[str, float], measured: Mapping[str, float]) -> dict[str, float]:
-    """Measured over priced seconds of a step, of each part that is large enough in both to say something."""
+    """Measured over priced seconds of a step, of each part that is large enough to say something."""
     whole, taken = sum(priced.values()), sum(measured.values())
     found = {}
     for part in PARTS:
         plain, real = priced.get(part, 0.0), measured.get(part, 0.0)
-        if plain > LEAST_SHARE * whole and real > LEAST_SHARE * taken:
+        large = plain > LEAST_SHARE * whole or real > LEAST_SHARE * taken
+        if large and plain > 0 and real > 0:
             found[part] = min(FARTHEST, max(1 / FARTHEST, real / plain))
     return found
 

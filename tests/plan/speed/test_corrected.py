@@ -38,11 +38,12 @@ def test_each_part_is_multiplied_by_its_factor() -> None:
     assert messages[1] == pytest.approx(0.7 * messages[0])
 
 
-def test_a_factor_of_a_part_that_is_hardly_there_is_not_believed() -> None:
+def test_a_part_that_is_hardly_there_has_no_factor_and_none_is_beyond_ten() -> None:
     measured = {"compute": 1.2, "deliver": 0.1, "update": 0.0005, "host": 0.06, "idle": 0.3}
     found = factors_of(PRICED, measured)
-    assert found == pytest.approx({"compute": 1.2, "deliver": 0.5, "host": 1.2})
+    assert found == pytest.approx({"compute": 1.2, "deliver": 0.5, "update": 0.1, "host": 1.2})
     assert factors_of(PRICED, measured | {"compute": 100.0})["compute"] == 10.0
+    assert "host" not in factors_of(PRICED | {"host": 0.001}, measured | {"host": 0.002})
 
 
 def test_runs_are_joined_by_their_geometric_mean() -> None:
