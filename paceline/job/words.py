@@ -13,6 +13,7 @@ from paceline.job.schema import Leaf
 # For keys whose default is no value: one that shows the form.
 _EXAMPLES = {
     "data.residency": '"clinic-7"',
+    "cluster.device_mtbf": '"20000h"',
     "extends": '"base.toml"',
     "run.name": '"my-run"',
     "model.preset": '"tiny"',

@@ -55,6 +55,7 @@ class Candidate:
         terms: seconds by part (compute, deliver, update, host; hidden, padding) and bytes sent a step and
         rank.
         scope: device, host or cluster.
+        goodput: of the run's time the share that finished steps take; the rest is saving, failures and work done again.
         predicted_s: where it was run, what had been predicted; ``step_s`` then is measured: nine in ten steps.
         measured_gib: where it was run, the largest peak of a rank, reserved.
     """
@@ -70,6 +71,7 @@ class Candidate:
     terms: Mapping[str, float]
     scope: str
     verdict: str = ""
+    goodput: float = 1.0
     predicted_s: tuple[float, float, float] | None = None
     measured_gib: float | None = None
 
@@ -86,6 +88,7 @@ class Candidate:
             "mfu": self.mfu,
             "memory_gib": list(self.memory_gib),
             "p_oom": self.p_oom,
+            "goodput": self.goodput,
             "usd": self.usd,
             "hours": None if self.hours is None else list(self.hours),
             "terms": dict(self.terms),

@@ -104,7 +104,7 @@ def _as_measured(plan: Plan, predicted: Candidate, timing: Timing) -> Candidate:
     last = len(ordered) - 1
     low, mid, high = ordered[round(0.05 * last)], timing.middle_s, ordered[round(0.95 * last)]
     times = predicted.step_s[1] / mid
-    steps = plan.facts.steps
+    of_steps = None if plan.facts.steps is None else plan.facts.steps / predicted.goodput / 3600
     return replace(
         predicted,
         predicted_s=predicted.step_s,
@@ -112,7 +112,7 @@ def _as_measured(plan: Plan, predicted: Candidate, timing: Timing) -> Candidate:
         tokens_per_s=predicted.tokens_per_s * times,
         mfu=predicted.mfu * times,
         usd=None if predicted.usd is None else predicted.usd / times,
-        hours=None if steps is None else (low * steps / 3600, mid * steps / 3600, high * steps / 3600),
+        hours=None if of_steps is None else (low * of_steps, mid * of_steps, high * of_steps),
         measured_gib=timing.memory_gib or None,
     )
 

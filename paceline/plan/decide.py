@@ -92,7 +92,9 @@ def price(
     low, mid, high = chance.interval(found.step_s, spread)
     tokens_per_s = question.facts.tokens_per_step / mid
     steps = question.facts.steps
-    hours = None if steps is None else (low * steps / 3600, mid * steps / 3600, high * steps / 3600)
+    overhead = float(question.overhead(world, mid))
+    of_steps = None if steps is None else steps * overhead / 3600
+    hours = None if of_steps is None else (low * of_steps, mid * of_steps, high * of_steps)
     price_hour = cluster.usd_per_device_hour
     limit = memory_limit(question, layout)
     peak = speeds.peak_flops(world) * (min(world, cluster.devices) if cluster.is_cpu else world)
@@ -113,6 +115,7 @@ def price(
             "sent_bytes": found.sent_bytes,
         },
         scope=cluster.scope(world),
+        goodput=1 / overhead,
     )
 
 

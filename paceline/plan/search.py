@@ -7,9 +7,11 @@ not taken.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from paceline.job.quantities import print_duration
 from paceline.ledger.outcome import Exit, Refused
 from paceline.plan import rules
 from paceline.plan.answer import GIB, Candidate, Plan, Rejection
@@ -28,7 +30,8 @@ from paceline.plan.decide import (
 )
 from paceline.plan.digits import three
 from paceline.plan.enumerate import with_micro_batches
-from paceline.plan.facts import job_facts
+from paceline.plan.facts import JobFacts, job_facts
+from paceline.plan.goodput import DEVICE_MTBF_S, Failures
 from paceline.plan.layout import Layout
 from paceline.plan.measured import Measured
 from paceline.plan.reasons import bare, objective, reason, wins_when
@@ -44,6 +47,8 @@ if TYPE_CHECKING:
     from paceline.job import Job
 
 MOST_LISTED = 3000
+MENTIONED = 0.98  # a goodput above this needs no words
+WORTH_SAYING = 0.005
 
 
 def plan(
@@ -104,7 +109,7 @@ def plan(
         reason=reason(question, best, scopes, judged, wanted),
         shortcut=_shortcut(question, best),
         crossovers=crossovers,
-        assumed=[*question.facts.assumed, *question.speeds.assumed],
+        assumed=[*question.facts.assumed, *question.speeds.assumed, *_failing(question, best)],
         disk=disk,
         what_if=[
             row
@@ -158,6 +163,30 @@ def _question(
         budget_usd=job.layout.budget_usd,
         optimizer=job.optimizer.name,
         residency=job.data.residency or "",
+        failures=_failures(job, cluster, facts),
+    )
+
+
+def _failures(job: Job, cluster: Cluster, facts: JobFacts) -> Failures:
+    """What saving and failing cost; a CPU host's failures are not counted, unless the job says how often it fails."""
+    every, whole = job.checkpoint.every, facts.steps
+    seconds = float(every.value) if every.kind == "seconds" else None
+    steps: float | None = None
+    if every.kind == "steps":
+        steps = float(every.value)
+    elif every.kind == "epochs" and facts.tokens:
+        steps = max(1.0, every.value * facts.tokens / facts.tokens_per_step)
+    elif every.kind == "fraction" and whole:
+        steps = max(1.0, every.value * whole)
+    elif every.kind == "never":  # saved once, at the end
+        steps = None if whole is None else float(whole)
+    known = job.cluster.device_mtbf
+    return Failures(
+        device_mtbf_s=known if known is not None else None if cluster.is_cpu else DEVICE_MTBF_S,
+        per_host=cluster.devices,
+        checkpoint_bytes=facts.work.count.total * facts.work.master_bytes * (1 + facts.work.optimizer_states),
+        every_s=seconds,
+        every_steps=steps,
     )
 
 
@@ -175,6 +204,31 @@ def speeds_of(cluster: Cluster, measured: Measured | None, precision: str) -> Sp
 
     correction = read(told, precision)
     return plain if correction is None else CorrectedSpeeds(plain, correction)
+
+
+def _failing(question: Question, best: Candidate) -> list[str]:
+    """What the goodput rests on, where it is worth a line; and the interval between saves that loses least."""
+    failures, world = question.failures, best.layout.world_size
+    if failures is None or best.goodput > MENTIONED:
+        return []
+    told = f"goodput {_percent(best.goodput)}: {failures.assumed(world)}"
+    interval = failures.best_interval_s(world)
+    if interval is None:
+        return [told]
+    better = 1 / replace(failures, every_s=interval, every_steps=None).overhead(world, best.step_s[1])
+    if better - best.goodput < WORTH_SAYING:
+        return [told]
+    every = print_duration(_round(interval))
+    return [f'{told}; checkpoint.every = "{every}" would give {_percent(better)}']
+
+
+def _round(seconds: float) -> float:
+    """As a person would set it: whole minutes, and below two of them tens of seconds."""
+    return max(10.0, 10.0 * round(seconds / 10)) if seconds < 120 else 60.0 * round(seconds / 60)
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %"
 
 
 def _measured_at(speeds: Speeds) -> str:

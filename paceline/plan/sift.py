@@ -82,6 +82,10 @@ class _Sieve:
         self.question, self.space, self.keep = question, space, keep
         self.speeds = question.speeds
         self.bounds = Bounds(space, self.speeds)
+        several = (float(self._weighed(1.0, world)) for world in space.worlds)
+        self.least_weight = min(
+            several, default=1.0
+        )  # of a second of a step, at the number of ranks where it is least
         self.limit = limit  # the weight of the last of the best, once there are as many as are kept
         self.found: list[tuple[float, Layout]] = []
         self.weights: list[float] = []  # of the best, negated: the last of them first
@@ -109,7 +113,7 @@ class _Sieve:
         heap: list[tuple[float, int, Cut, str, _Node | None]] = []
         for cut in self.space.cuts if self.bounds.fields.grid else ():
             for recompute in self.space.recomputes:
-                least = self._weighed(self.bounds.least_s(cut, recompute), self.space.worlds[0])
+                least = self.bounds.least_s(cut, recompute) * self.least_weight
                 least = 0.0 if self.question.objective == "memory" else least
                 heapq.heappush(heap, (least, next(tie), cut, recompute, None))
         while heap and heap[0][0] <= self.limit:
@@ -124,6 +128,7 @@ class _Sieve:
                 self._miss(node.layout(int(np.argmin(node.bound))), self._kind(), bound, self.limit)
 
     def _weighed(self, seconds: Array, world: Array) -> Array:
+        seconds = seconds * self.question.least_overhead(world)
         return seconds * world if self.question.objective == "cost" else seconds
 
     def _opened(self, cut: Cut, recompute: str) -> Iterator[tuple[float, _Node]]:

@@ -13,6 +13,7 @@ from paceline.plan.cluster import Cluster
 from paceline.plan.columns import Column, exponential, is_column
 from paceline.plan.cost.terms import Estimate
 from paceline.plan.facts import JobFacts, cpp_compiler
+from paceline.plan.goodput import Failures
 from paceline.plan.layout import Layout
 from paceline.plan.model import kinds
 from paceline.plan.rules import Facts
@@ -37,6 +38,16 @@ class Question:
     budget_usd: float | None = None
     optimizer: str = "adamw"
     residency: str = ""
+    failures: Failures | None = None
+
+    def overhead(self, world: Column, step_s: Column) -> Column:
+        """Time of the run over the time of its steps."""
+        return 1.0 if self.failures is None else self.failures.overhead(world, step_s)
+
+    def least_overhead(self, world: Column) -> Column:
+        """At most :meth:`overhead`, whatever a step takes."""
+        by_clock = self.failures is not None and self.failures.every_steps is None
+        return self.overhead(world, 0.0) if by_clock else 1.0
 
     @cached_property
     def rule_facts(self) -> Facts:
@@ -62,7 +73,7 @@ def weigh(question: Question, step_s: Column, device_bytes: Column, world: Colum
     """What the objective makes small."""
     if question.objective == "memory":
         return device_bytes / GIB * (1 + 1e-3 * step_s)
-    room = 1 + ROOM * device_bytes / limit
+    room = (1 + ROOM * device_bytes / limit) * question.overhead(world, step_s)
     return step_s * room * (world if question.objective == "cost" else 1)
 
 
@@ -73,6 +84,7 @@ def is_late(question: Question, found: Estimate, world: Column) -> Column:
         return False
     spread = chance.sigma(found.seconds, sigmas(question, found))
     hours = found.step_s * exponential(chance.NINETY * spread) * steps / 3600
+    hours = hours * question.overhead(world, found.step_s)
     late: Column = False
     if question.deadline_s is not None:
         late = hours * 3600 > question.deadline_s

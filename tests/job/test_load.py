@@ -254,7 +254,6 @@ LATER = [  # text, key, number
     ('track.to = ["wandb"]', "track.to", "05"),
     ('eval.metrics = ["m.py:auc"]', "eval.metrics", "06"),
     ('run.scratch = "/local"', "run.scratch", "08"),
-    ('cluster.device_mtbf = "20000h"', "cluster.device_mtbf", "04"),
 ]
 
 

@@ -35,7 +35,7 @@ optimizer: name lr betas eps momentum weight_decay max_grad_norm schedule warmup
 optimizer: min_lr_ratio
 eval: every limit metrics@06
 cluster: use hosts devices accelerator memory link.intra link.inter latency.inter usd_per_device_hour
-cluster: device_mtbf@04
+cluster: device_mtbf
 layout: use objective deadline budget_usd
 update: policy sync_every@07 outer_lr@07 outer_momentum@07 fragments@07 compression
 federation: rounds@07 local_epochs@07 local_steps@07 strategy@07 min_sites@07 round_timeout@07

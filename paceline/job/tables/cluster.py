@@ -42,7 +42,6 @@ class ClusterTable(Table):
         None,
         "mean time between failures of one device",
         form="Duration",
-        arrives="04",
-        shown="catalogue, dated",
+        shown="50 700 h of an accelerator, none of a CPU",
         gt=0,
     )
