@@ -8,7 +8,6 @@ from paceline.cli.surface import COMMANDS, Command
 from tests.cli.shell import in_process
 
 LATER_OPTIONS = [
-    ("plan", "--measure", "3"),
     ("train", "--profile", "3"),
     ("train", "--dry-controls", ""),
     ("logs", "--host", "n0417"),
