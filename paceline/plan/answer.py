@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from paceline.ledger.outcome import Exit, Failed, Refused
 from paceline.plan.cluster import Cluster
+from paceline.plan.digits import GIB as GIB
 from paceline.plan.facts import JobFacts
 from paceline.plan.layout import Layout
 from paceline.plan.model import CONVENTION
@@ -17,8 +18,9 @@ from paceline.plan.tally import Tally
 
 if TYPE_CHECKING:
     from paceline.job import Job
+    from paceline.plan.census import Census
+    from paceline.plan.weigh import Question
 
-GIB = float(1 << 30)
 Kind = Literal["memory", "rule", "slower", "cost", "deadline"]
 
 
@@ -124,6 +126,8 @@ class Plan:
         what_if: one row for each value that was asked about.
         measured_at: when this machine was measured; empty where it was not. busy: other programs ran meanwhile.
         tally: of all layouts that divide; ``rejected`` holds all of few, the nearest misses of many.
+        priced: every candidate that was priced in full, in order; ``candidates`` are the first of them.
+        auto: the layout was not asked for. question: what was asked, so that it can be asked again.
     """
 
     job: Job
@@ -143,6 +147,10 @@ class Plan:
     measured_at: str = ""
     busy: bool = False
     tally: Tally = field(default_factory=Tally)
+    census: Census | None = field(default=None, repr=False, compare=False)
+    priced: Sequence[Candidate] = field(default=(), repr=False)
+    auto: bool = True
+    question: Question | None = field(default=None, repr=False, compare=False)
 
     @property
     def layout(self) -> Layout:

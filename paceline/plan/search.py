@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from paceline.ledger.outcome import Exit, Refused
 from paceline.plan import rules
 from paceline.plan.answer import GIB, Candidate, Plan, Rejection
+from paceline.plan.census import of_list
 from paceline.plan.cluster import Cluster, with_keys
 from paceline.plan.crossings import batch_crossings, device_crossings
 from paceline.plan.decide import (
@@ -114,6 +115,10 @@ def plan(
         measured_at=_measured_at(question.speeds),
         busy=bool(getattr(question.speeds, "busy", False)),
         tally=judged.tally,
+        census=judged.census,
+        priced=judged.candidates,
+        auto=wanted.auto,
+        question=question,
     )
 
 
@@ -125,7 +130,7 @@ def _judged(question: Question, wanted: Layout, where: str) -> Judged:
         judged = survey(question, closed)
     else:
         judged = judge(question, with_micro_batches(closed, question.facts.work))
-        judged.tally = tally_of(judged)
+        judged.tally, judged.census = tally_of(judged), of_list(judged.by_kind())
     if not judged.candidates:
         _nothing(question, judged, closed, where)
     return judged
