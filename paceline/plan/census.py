@@ -88,6 +88,49 @@ class Census:
         return found
 
 
+def few_of(space: Space, names: set[str], world: int, most: int = 6) -> dict[str, list[Layout]]:
+    """Up to ``most`` layouts of each family over ``world`` ranks, the least cut first: for families that the search
+    left alone as a whole."""
+    found: dict[str, list[Layout]] = {name: [] for name in names}
+    for cut in space.cuts:
+        for depth in space.depths:
+            rest = family(space.model(cut, depth))
+            mine = [
+                (share, zero, found[name])
+                for share in (False, True)
+                for zero in ("", *space.stages)
+                if len(found.get(name := _share_of(share, zero, rest), FULL)) < most
+            ]
+            if mine:
+                _add_few(space, cut, depth, world, mine)
+    return found
+
+
+FULL = (None,) * 99
+
+
+def _share_of(replicated: bool, zero: str, rest: str) -> str:
+    share = f"fsdp:{zero}" if zero else ""
+    return named(_with_dp(share) if replicated else share, rest)
+
+
+def _add_few(
+    space: Space, cut: Cut, depth: Depth, world: int, wanted: list[tuple[bool, str, list[Layout]]]
+) -> None:
+    shares = [share for share in space.shares(cut, depth) if share.world == world][:2]
+    for share in shares:
+        for replicated, zero, found in wanted:
+            fsdp = 1 if not zero else share.degree
+            if replicated and zero:
+                fsdp = max((n for n in space.shards(share.degree) if n < share.degree), default=1)
+            dp = share.degree // fsdp
+            if (dp > 1) != replicated or (fsdp > 1) != bool(zero):
+                continue
+            for recompute in (space.recomputes[0], space.recomputes[-1]):
+                model = space.model(cut, depth, recompute)
+                found.append(model.replace(dp=dp, fsdp=fsdp, zero=zero or "zero3", mbs=share.mbs))
+
+
 def _with_dp(share: str) -> str:
     return f"dp,{share}" if share else "dp"
 

@@ -82,7 +82,7 @@ class Row:
 
 
 def sensitivity(plan: Plan) -> list[Row]:
-    """A row for each number that the plan rests on; none where the layout was asked for, or the question is not kept."""
+    """A row for each number that the plan rests on; none where the layout was asked for: then nothing was chosen."""
     question = plan.question
     if question is None or not plan.auto:
         return []
@@ -118,7 +118,7 @@ class Leading:
         step = math.log(MOST) / STEPS * (1 if up else -1)
 
         @cache
-        def other(log: float) -> Candidate | None | bool:
+        def other(log: float) -> Candidate | bool | None:
             """False where the choice stands."""
             found = self.choice(one.changed(self.question, math.exp(log)))
             stands = found is not None and found.layout.replace(mbs=None) == self.chosen
