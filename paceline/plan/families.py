@@ -65,8 +65,8 @@ def families(plan: Plan) -> list[Family]:
 def tied(plan: Plan) -> list[dict[str, Any]]:
     """What is statistically no different from the chosen: each cut with its probability of being faster.
 
-    The likeliest first. The error that both share is cancelled (``chance.faster``). Under the objective ``memory`` nothing is tied: bytes
-    are counted.
+    The likeliest first. The error that both share is cancelled (``chance.faster``). Under the objective ``memory``
+    nothing is tied: bytes are counted.
     """
     question = plan.question
     if question is None or question.objective == "memory":
