@@ -24,23 +24,27 @@ if TYPE_CHECKING:
 Kind = Literal["memory", "rule", "slower", "cost", "deadline"]
 
 
-def refuse_place(path: Path | str) -> None:
+PAGE = ".html"
+
+
+def refuse_place(path: Path | str, suffixes: tuple[str, ...] = (".toml",)) -> None:
     """Asked before the planning, so that nothing is worked out for a place that takes no file."""
     path = Path(path)
     if path.is_dir():
         message, use = f"{path} is a folder", f"--save {quote(str(path / 'planned.toml'))}"
     elif not path.parent.is_dir():
         message, use = f"there is no folder {path.parent}", f"mkdir -p {quote(str(path.parent))}"
-    elif not path.name or path.suffix != ".toml":
+    elif not path.name or path.suffix not in suffixes:
         message, use = f"{path} is no name of a job file", f"--save {quote(str(path))}.toml"
     else:
         return
+    kinds = "a job file, ….toml, or a page, ….html," if PAGE in suffixes else "a job file, ….toml,"
     raise Refused(
         message,
         exit_code=Exit.USAGE,
         key="--save",
         seen=f"--save {path}",
-        rule="it names a job file, ….toml, in a folder that is there",
+        rule=f"it names {kinds} in a folder that is there",
         use=use,
     )
 

@@ -44,8 +44,8 @@ def picture_section(plan: Mapping[str, Any]) -> Html | None:
     far = f" {grouped(gone)} far slower or larger ones lie outside the picture." if gone else ""
     caption = (
         f"{grouped(len(points))} layouts that were looked at one by one; both axes are logarithmic. Numbers are those "
-        "of the table of candidates, whose bars hold nine in ten real values. In the shaded band memory is too likely to "
-        f"run out.{far}"
+        "of the table of candidates, whose bars hold nine in ten real values. In the shaded band memory is too likely "
+        f"to run out.{far}"
     )
     return section("picture", "Time and memory", figure(scatter.render(), caption, "calculated"))
 
@@ -104,8 +104,9 @@ def families_section(plan: Mapping[str, Any]) -> Html | None:
     if not found:
         return None
     some = [(key, word) for key, word in KINDS if any(one["rejected"].get(key) for one in found)]
-    head = ("family", "layouts", *(word for _, word in some), "its best", "against", "nearest, or wins when")
-    numbers = (*range(1, 2 + len(some)),)
+    counts = ("layouts", "listed", *(word for _, word in some))
+    head = ("family", *counts, "its best", "value", "limit", "nearest, or wins when")
+    numbers = (*range(1, 1 + len(counts)), 2 + len(counts), 3 + len(counts))
     shown = table(head, [_family(one, some) for one in found[:FAMILIES_SHOWN]], numbers=numbers)
     rest = None
     if len(found) > FAMILIES_SHOWN:
@@ -124,33 +125,29 @@ def _sum(found: Sequence[Mapping[str, Any]], some: Iterable[tuple[str, str]]) ->
 
 
 def _family(one: Mapping[str, Any], some: Iterable[tuple[str, str]]) -> tuple[object, ...]:
-    counts = [grouped(one["rejected"].get(key, 0)) for key, _ in some]
+    counts = [one["layouts"], one["listed"], *(one["rejected"].get(key, 0) for key, _ in some)]
+    begins = _name(one["family"]), *map(grouped, counts)
     best = one.get("best")
     if not isinstance(best, Mapping):
-        return (_name(one["family"]), grouped(one["layouts"]), *counts, "–", "–", "–")
-    why = str(best.get("nearest") or best.get("reason") or "–")
-    more = [tag("div", text, cls="quiet") for text in (one.get("relaxed"), one.get("note")) if text]
-    return (
-        _name(one["family"]),
-        grouped(one["layouts"]),
-        *counts,
-        words_of(best["layout"]),
-        _compared(best),
-        join([why, *more]),
-    )
+        return (*begins, "–", "–", "–", "–")
+    why = str(best.get("nearest") or "–")
+    more = [
+        tag("div", text, cls="quiet")
+        for text in (best.get("reason"), one.get("relaxed"), one.get("note"))
+        if text
+    ]
+    return (*begins, words_of(best["layout"]), *_compared(best), join([why, *more]))
 
 
 def _name(family: str) -> str:
     return family.replace(",", " · ")
 
 
-def _compared(best: Mapping[str, Any]) -> str:
+def _compared(best: Mapping[str, Any]) -> tuple[str, str]:
     value, limit = best.get("value"), best.get("limit")
     if not (is_number(value) and is_number(limit) and limit):
-        return str(best.get("reason") or "–")
-    unit = str(best.get("unit") or "").partition(" ")[0]
-    word = "of" if best.get("kind") in ("memory", "deadline") else "against"
-    return f"{figures(value)} {unit} {word} {figures(limit)}"
+        return "–", "–"
+    return f"{figures(value)} {str(best.get('unit') or '').partition(' ')[0]}", figures(limit)
 
 
 def sensitivity_section(plan: Mapping[str, Any]) -> Html | None:
@@ -174,7 +171,7 @@ def sensitivity_section(plan: Mapping[str, Any]) -> Html | None:
 def _turn(row: Mapping[str, Any], way: str) -> Html:
     turn = row.get(way)
     if not isinstance(turn, Mapping):
-        return tag("span", "never, to 1/16" if way == "down" else "never, to 16 times", cls="quiet")
+        return tag("span", "not down to 1/16" if way == "down" else "not up to 16 times", cls="quiet")
     layout, seconds = turn.get("layout"), turn.get("step_s")
     there = f"× {figures(turn['factor'])} ({figures(turn['value'])} {row['unit']})"
     if layout is None:
