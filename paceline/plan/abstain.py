@@ -136,10 +136,14 @@ def _abstain(one: Assumption, slow: Candidate, fast: Candidate, stakes: float) -
     ]
     between = "hosts" if one.name == "link.inter" else "devices of a host"
     raise Refused(
-        f"one {slow.scope} or one {fast.scope}: that hangs on the link between {between}, which nobody stated",
+        f"{_SCOPE[slow.scope]} or {_SCOPE[fast.scope]}: that hangs on the link between {between}, which nobody stated",
         exit_code=Exit.ABSTAIN,
         key=f"cluster.{one.name}",
         seen="; ".join(told),
-        rule=f"a wrong guess would take {three(stakes)} times as long; from {STAKES} times on it is not guessed",
-        use=f"--set cluster.{one.name}=RATE, of an all-gather between two {between}; or what was bought: 100Gbit",
+        rule=f"a wrong guess would take {three(stakes)} times as long; from {STAKES} times on nothing is guessed",
+        allowed=f"what an all-gather between two {between} reaches when it is measured, or what was bought",
+        use=f"--set cluster.{one.name}={round(8 * one.value) if one.unit == 'GB/s' else round(one.value)}Gbit",
     )
+
+
+_SCOPE = {"device": "one device", "host": "one host", "cluster": "several hosts"}

@@ -11,7 +11,7 @@ Nothing of this runs for an ordinary plan: it is asked for by ``--what-if sensit
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -19,9 +19,11 @@ from typing import Any
 from paceline.plan.answer import Candidate, Plan
 from paceline.plan.assumptions import Assumption, assumptions
 from paceline.plan.cost.step import estimate, memory_of
-from paceline.plan.decide import best_by_cut, decide, memory_limit, order, over_limits, price
+from paceline.plan.decide import best_by_cut, decide, memory_limit, order, over_limits, price, rank_key
 from paceline.plan.digits import three
+from paceline.plan.enumerate import with_micro_batches
 from paceline.plan.layout import Layout
+from paceline.plan.rehearse import Rehearsal
 from paceline.plan.rules import first_broken
 from paceline.plan.weigh import Question, family, fits
 
@@ -98,10 +100,31 @@ class Leading:
         self.layouts = leading(plan)
         self.chosen = plan.best.layout.replace(mbs=None)
         known = {candidate.layout: candidate for candidate in plan.priced}
-        waits = [layout for layout in self.layouts if layout.pp > 1 and layout in known]
-        self._waiting = {
-            layout: known[layout].terms["idle_s"] / _idle_s(question, layout) for layout in waits
-        }
+        rehearsal = Rehearsal(question)
+        self._waiting: dict[Layout, float] = {}
+        for layout in self.layouts:
+            run = known.get(layout) or rehearsal.again(price(question, layout))
+            if run is not None and layout.pp > 1:
+                self._waiting[layout] = run.terms["idle_s"] / _idle_s(question, layout)
+        self._settle(known)
+
+    def _settle(self, known: Mapping[Layout, Candidate]) -> None:
+        """Leave out what would win as things are: the search pruned it by its closed form, and did not take it."""
+        best: dict[str, float] = {}
+        for candidate in known.values():
+            best.setdefault(candidate.scope, rank_key(self.question, candidate))
+        for layout in [one for one in self.layouts if one not in known]:
+            now = self._priced(self.question, layout)
+            if now is not None and rank_key(self.question, now) < best.get(now.scope, 0.0):
+                self.layouts.remove(layout)
+        found = self.choice(self.question)
+        while (
+            found is not None and found.layout.replace(mbs=None) != self.chosen and found.layout not in known
+        ):
+            self.layouts.remove(found.layout)
+            found = self.choice(self.question)
+        if found is None or found.layout.replace(mbs=None) != self.chosen:
+            self.layouts = [layout for layout in self.layouts if layout in known]
 
     def choice(self, question: Question) -> Candidate | None:
         """What is decided among the leading layouts; None where none of them fits or is in time."""
@@ -163,6 +186,7 @@ def leading(plan: Plan) -> list[Layout]:
     question = plan.question
     assert question is not None
     found = [candidate.layout for candidate in (plan.best, *plan.scopes.values(), *plan.candidates)]
+    found += with_micro_batches(plan.best.layout.replace(mbs=None), question.facts.work)
     found += [next(c.layout for c in plan.priced if c.scope == scope) for scope in plan.scopes]
     found += [c.layout for c in best_by_cut(plan.priced)[:SHOWN]]
     found += _firsts((c.layout for c in plan.priced), FAMILIES)

@@ -213,7 +213,7 @@ def _rejected(plan: Plan, width: int) -> list[str]:
     kinds = " · ".join(f"{whole(n)} {'rules' if kind == 'rule' else kind}" for kind, n in counts.items())
     head = f"rejected {whole(gone)} of {whole(gone + len(plan.candidates))}" + (f": {kinds}" if kinds else "")
     every = len(plan.rejected) == gone
-    note = "(all: --json, or --save plan.html)" if every else "(by family: --json, or --save plan.html)"
+    note = "(all: --save plan.html, or --json)" if every else "(by family: --save plan.html, or --json)"
     lines = [f"{head}{note:>{max(len(note) + 2, width - len(head))}}"] if plan.rejected else [head]
     told = [(str(r.layout), _value(r), r.nearest) for r in notable(plan.rejected)]
     widest = [max((len(row[i]) for row in told), default=0) for i in range(2)]

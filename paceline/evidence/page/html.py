@@ -70,7 +70,7 @@ def words_of(layout: object) -> Html:
     text = str(layout)
     if len(text) <= SHORT_LAYOUT:
         return tag("code", text)
-    return tag("code", join(text.split(","), Html(",<wbr>")), cls="breaks")
+    return tag("code", join(text.split(","), Html(",<wbr/>")), cls="breaks")
 
 
 SHORT_LAYOUT = 26
