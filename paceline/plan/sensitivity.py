@@ -2,8 +2,8 @@
 
 The search is not done again. What leads it is priced anew under each changed number: the chosen, the shown, the best
 of each scope and of each family, and what nearly fits; then the same decision is taken among them. A layout that no
-list has cannot win here, so the figures say how far the choice stands *among the leading layouts*. Waiting that was
-run action by action keeps its ratio to the closed form.
+list has cannot win here, so the figures say how far the choice stands *among the leading layouts*. A step whose
+pipeline was run action by action keeps its ratio to the closed form.
 
 Nothing of this runs for an ordinary plan: it is asked for by ``--what-if sensitivity``, ``--json`` and the page.
 """
@@ -18,7 +18,7 @@ from typing import Any
 
 from paceline.plan.answer import Candidate, Plan
 from paceline.plan.assumptions import Assumption, assumptions
-from paceline.plan.cost.step import estimate, memory_of
+from paceline.plan.cost.step import Memory, estimate, memory_of
 from paceline.plan.decide import best_by_cut, decide, memory_limit, order, over_limits, price, rank_key
 from paceline.plan.digits import three
 from paceline.plan.enumerate import with_micro_batches
@@ -101,11 +101,13 @@ class Leading:
         self.chosen = plan.best.layout.replace(mbs=None)
         known = {candidate.layout: candidate for candidate in plan.priced}
         rehearsal = Rehearsal(question)
-        self._waiting: dict[Layout, float] = {}
+        self._ratio: dict[Layout, float] = {}
         for layout in self.layouts:
-            run = known.get(layout) or rehearsal.again(price(question, layout))
-            if run is not None and layout.pp > 1:
-                self._waiting[layout] = run.terms["idle_s"] / _idle_s(question, layout)
+            if layout.pp > 1:
+                plain = price(question, layout)
+                run = known.get(layout) or rehearsal.again(plain)
+                if run is not None and run.step_s != plain.step_s:
+                    self._ratio[layout] = run.step_s[1] / plain.step_s[1]
         self._settle(known)
 
     def _settle(self, known: Mapping[Layout, Candidate]) -> None:
@@ -159,8 +161,8 @@ class Leading:
         memory = memory_of(layout, question.facts.work, question.speeds, question.cluster)
         if not fits(memory[3], memory_limit(question, layout)):
             return None
-        ratio = self._waiting.get(layout)
-        idle_s = None if ratio is None else ratio * _idle_s(question, layout)
+        ratio = self._ratio.get(layout)
+        idle_s = None if ratio is None else _idle_s(question, layout, memory, ratio)
         candidate = price(question, layout, memory, idle_s)
         return None if over_limits(question, candidate) is not None else candidate
 
@@ -206,10 +208,11 @@ def _firsts(layouts: Iterable[Layout], most: int) -> list[Layout]:
     return list(found.values())[:most]
 
 
-def _idle_s(question: Question, layout: Layout) -> float:
-    """The closed form's waiting; never 0, since it is divided by."""
-    found = estimate(layout, question.facts.work, question.speeds, question.cluster)
-    return max(float(found.seconds["idle"]), 1e-12)
+def _idle_s(question: Question, layout: Layout, memory: Memory, ratio: float) -> float:
+    """The waiting with which a step is ``ratio`` times as long as the closed form says."""
+    asked = layout, question.facts.work, question.speeds, question.cluster, memory
+    closed, without = estimate(*asked), estimate(*asked, 0.0)
+    return max(0.0, float(ratio * closed.step_s - without.step_s))
 
 
 def _words(one: Assumption, turn: Turn) -> str:
