@@ -1,4 +1,4 @@
-"""``plan.html``: the picture, the families whose counts add up, the tied set, what changes the choice, and the inputs."""
+"""``plan.html``: the picture, families whose counts add up, the tied set, what changes the choice, the inputs."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_it_works_for_one_and_for_thousands(n: int) -> None:
 def test_labels_lie_apart_and_inside() -> None:
     crowd = [Point(f"l{i}", 0.9, 1 + i / 1000, 1.1, 50 + i / 100, "tied", str(i)) for i in range(6)]
     html = scatter([*crowd, *some(60)[8:]]).render()
-    for part, (width, _) in zip(html.split('<svg viewBox="0 0 ')[-2:], (WIDE, NARROW), strict=True):
+    for part, (width, _) in zip(html.split('viewBox="0 0 ')[-2:], (WIDE, NARROW), strict=True):
         boxes = [(float(x), float(y), text) for text, x, y in _labels(part)]
         assert len(boxes) >= 4
         for i, (x, y, text) in enumerate(boxes):
