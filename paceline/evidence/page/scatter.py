@@ -16,7 +16,7 @@ from paceline.evidence.page.numbers import figures, nice_ticks
 
 WIDE, NARROW = (960, 420), (372, 340)
 LEFT, RIGHT, TOP, BOTTOM = 58, 18, 22, 46
-CHARACTER, LINE = 6.6, 14.0  # pixels of a label's text
+CHARACTER, LINE = 7.2, 18.0  # pixels of a label's text
 SHAPES = {
     "slower": ("slower", "ink-quiet"),
     "late": ("late or too dear", "ink-b"),
@@ -135,7 +135,7 @@ class Scatter:
             text = None
             if place is not None:
                 taken.append(place)
-                text = tag("text", p.label, x=round(place.left, 1), y=round(place.bottom - 4, 1), cls="name")
+                text = tag("text", p.label, x=round(place.left, 1), y=round(place.bottom - 5, 1), cls="name")
             top = tag("g", _signs(p.state, [(x, y)]), cls=f"signs {p.state}")
             parts.append(tag("g", title, reach, top, text, cls=ink))
         return parts
