@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
-from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline.ledger.outcome import Exit, Refused
+from paceline.plan.measured import hash_of as hash_of
+from paceline.plan.measured import said
 
 if TYPE_CHECKING:
     from paceline.plan.cluster import Cluster
@@ -80,20 +80,7 @@ def write_cluster(file: Path, cluster: Cluster, rows: Mapping[str, Any]) -> None
         "memory": print_bytes(cluster.memory_bytes),
     }
     versions = {"paceline": __version__, "hash": hash_of(rows)}
-    write_text(file, tomli_w.dumps({"cluster": table, "measured": {**versions, **_said(rows)}}))
-
-
-def _said(value: Any) -> Any:
-    """Without what is None, which TOML cannot say and a reader takes for absent."""
-    if isinstance(value, Mapping):
-        return {name: _said(one) for name, one in value.items() if one is not None}
-    return [_said(one) for one in value] if isinstance(value, list | tuple) else value
-
-
-def hash_of(rows: Mapping[str, Any]) -> str:
-    """Of the figures of a measurement, whatever their order in the file."""
-    kept = _said({name: value for name, value in rows.items() if name not in ("hash", "paceline")})
-    return blake2b(json.dumps(kept, sort_keys=True).encode(), digest_size=8).hexdigest()
+    write_text(file, tomli_w.dumps({"cluster": table, "measured": {**versions, **said(rows)}}))
 
 
 def _short(cpu_model: str, cores: int, rows: Mapping[str, Any]) -> dict[str, Any]:

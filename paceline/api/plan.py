@@ -56,7 +56,7 @@ def plan(
 
 
 def check_save(path: str | Path, read: Iterable[Path]) -> None:
-    """Whether a planned job can be written there: a job that was read stays as its author wrote it.
+    """Whether a planned job, or a page, can be written there: a job that was read stays as its author wrote it.
 
     Args:
         path: of ``--save``.
@@ -65,9 +65,9 @@ def check_save(path: str | Path, read: Iterable[Path]) -> None:
     Raises:
         Refused: (2) the place takes no file, or it is one of ``read``.
     """
-    from paceline.plan.answer import refuse_place
+    from paceline.plan.answer import PAGE, refuse_place
 
-    refuse_place(path)
+    refuse_place(path, (".toml", PAGE))
     path = Path(path)
     if path.exists() and any(file.exists() and path.samefile(file) for file in read):
         other = path.with_name(f"{path.stem}-planned.toml")

@@ -208,9 +208,9 @@ def _record(folder: RunFolder, ground: Ground) -> records.PhaseRecord:
 
 
 def _plan_page(folder: RunFolder, ground: Ground) -> None:
-    from paceline.evidence.plan_page import write_plan_page
+    from paceline.api.record import write_page
 
-    write_plan_page(ground.plan.to_dict(), folder.plan_html)
+    write_page(ground.plan, folder.plan_html)
 
 
 def refuse_other_data(target: Target, ground: Ground) -> None:

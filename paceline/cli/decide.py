@@ -26,7 +26,9 @@ def plan(
     what_if: Annotated[
         list[str] | None,
         typer.Option(
-            "--what-if", metavar="KEY=V1,V2", help="would this change the answer; `cluster.` may be left out"
+            "--what-if",
+            metavar="KEY=V1,V2",
+            help="would this change the answer; `cluster.` may be left out; `sensitivity`: what would",
         ),
     ] = None,
     objective: Annotated[
@@ -42,7 +44,10 @@ def plan(
         str | None, typer.Option("--scale", metavar="1,2,8,64", help="cost and speed-up by device count")
     ] = None,
     save: Annotated[
-        str | None, typer.Option("--save", metavar="FILE", help="write a job with layout.use filled in")
+        str | None,
+        typer.Option(
+            "--save", metavar="FILE", help=".toml: a job with layout.use filled in; .html: the plan as a page"
+        ),
     ] = None,
     measure: Annotated[
         int | None,
@@ -93,6 +98,7 @@ def plan(
     from paceline.api.jobs import load_job
     from paceline.api.plan import check_save, parse_counts, parse_what_if, scale_by
     from paceline.api.plan import plan as make_plan
+    from paceline.api.record import SENSITIVITY, record_of, save_plan, turns_text
     from paceline.plan.show import table
 
     typed = join([job, *(word for one in sets or () for word in ("--set", one))])
@@ -110,27 +116,27 @@ def plan(
         return reply(screen, found, cluster, layout, rank or 0)
     if save is not None:
         check_save(save, loaded.files)
-    asked = parse_what_if(what_if or [])
+    asked = parse_what_if([word for word in what_if or [] if word != SENSITIVITY])
     if measure is None:
         chosen = make_plan(found, cluster=cluster, layout=layout, top=top, what_if=asked)
     else:
         from paceline.cli.contest import measured
 
         chosen = measured(screen, loaded, cluster, layout, measure, {"--what-if": what_if, "--scale": scale})
-    result = chosen.to_dict()
+    result = record_of(chosen) if screen.json else chosen.to_dict()
     scaled = scale_by(found, parse_counts(scale), cluster=cluster, layout=layout) if scale else []
     if scaled:
         result["scale"] = scaled
     if save is not None:
-        chosen.save(save)
-        screen.note(f"saved    {save}, with layout.use = {chosen.best.layout}")
+        screen.note(f"saved    {save_plan(chosen, save)}")
     drawn = _draw(screen, chosen, result) if draw else None
 
     def text(t: Terminal) -> str:
         picture = f"\n\n{drawn.text(t.width)}" if drawn else ""
         from paceline.cli.scale import scale_text
 
-        return table(chosen, width=t.width, job=typed) + scale_text(scaled, t.width) + picture
+        turns = turns_text(chosen) if SENSITIVITY in (what_if or []) else ""
+        return table(chosen, width=t.width, job=typed) + turns + scale_text(scaled, t.width) + picture
 
     return Reply(result, text)
 

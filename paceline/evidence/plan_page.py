@@ -10,15 +10,30 @@ from paceline.evidence.facts import finite, is_number
 from paceline.evidence.page.document import page, section, tile
 from paceline.evidence.page.html import Html, facts_list, join, tag, value_html
 from paceline.evidence.page.numbers import clock, count, figures, grouped, percent, seconds, size
+from paceline.evidence.sections.decision import (
+    families_section,
+    picture_section,
+    sensitivity_section,
+    tied_section,
+)
 from paceline.evidence.sections.head import layout_words, unit
 from paceline.evidence.sections.plan import candidates, decision_words, plan_parts
 from paceline.ledger.atomic import write_text
+
+RECORD = (
+    ("tied", "Tied", tied_section),
+    ("families", "Families", families_section),
+    ("sensitivity", "Sensitivity", sensitivity_section),
+)
 
 
 def write_plan_page(plan: Mapping[str, Any], path: Path | str) -> Path:
     """Writes the page for a plan as ``Plan.to_dict`` gives it, and returns its path."""
     title = f"Plan for {plan.get('job', 'a job')}"
     parts = [("answer", "Answer", _answer(plan))]
+    picture = picture_section(plan)
+    if picture is not None:
+        parts.append(("picture", "Time and memory", picture))
     scopes = plan.get("scopes")
     if isinstance(scopes, Mapping) and len(scopes) > 1:
         rows = {"best": {}, "candidates": [s for s in scopes.values() if isinstance(s, Mapping)]}
@@ -26,6 +41,10 @@ def write_plan_page(plan: Mapping[str, Any], path: Path | str) -> Path:
         lead = "The best layout of each scope: a device, one host, a cluster."
         parts.append(("scopes", "Scopes", section("scopes", "By scope", told, lead=lead)))
     parts.append(("plan", "Alternatives", section("plan", "Alternatives", *plan_parts(plan))))
+    for anchor, word, build in RECORD:
+        made = build(plan)
+        if made is not None:
+            parts.append((anchor, word, made))
     if plan.get("what_if"):
         asked = tag("div", value_html(plan["what_if"]), cls="card")
         parts.append(("what-if", "What if", section("what-if", "What if", asked)))
@@ -106,6 +125,8 @@ def _inputs(plan: Mapping[str, Any]) -> Html:
         ("disk", value_html({k: v if k == "kept" else size(v) for k, v in (plan.get("disk") or {}).items()})),
         ("machine measured", str(plan.get("measured_at") or "not measured: catalogue")),
     ]
+    rest = plan.get("inputs") if isinstance(plan.get("inputs"), Mapping) else {}
+    pairs += [(name.replace("_", " "), value_html(value)) for name, value in (rest or {}).items()]
     return section("inputs", "Inputs", tag("div", facts_list(pairs), cls="card"))
 
 

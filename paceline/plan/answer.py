@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from paceline.ledger.outcome import Exit, Failed, Refused
 from paceline.plan.cluster import Cluster
+from paceline.plan.digits import GIB as GIB
 from paceline.plan.facts import JobFacts
 from paceline.plan.layout import Layout
 from paceline.plan.model import CONVENTION
@@ -17,28 +18,33 @@ from paceline.plan.tally import Tally
 
 if TYPE_CHECKING:
     from paceline.job import Job
+    from paceline.plan.census import Census
+    from paceline.plan.weigh import Question
 
-GIB = float(1 << 30)
 Kind = Literal["memory", "rule", "slower", "cost", "deadline"]
 
 
-def refuse_place(path: Path | str) -> None:
+PAGE = ".html"
+
+
+def refuse_place(path: Path | str, suffixes: tuple[str, ...] = (".toml",)) -> None:
     """Asked before the planning, so that nothing is worked out for a place that takes no file."""
     path = Path(path)
     if path.is_dir():
         message, use = f"{path} is a folder", f"--save {quote(str(path / 'planned.toml'))}"
     elif not path.parent.is_dir():
         message, use = f"there is no folder {path.parent}", f"mkdir -p {quote(str(path.parent))}"
-    elif not path.name or path.suffix != ".toml":
+    elif not path.name or path.suffix not in suffixes:
         message, use = f"{path} is no name of a job file", f"--save {quote(str(path))}.toml"
     else:
         return
+    kinds = "a job file, ….toml, or a page, ….html," if PAGE in suffixes else "a job file, ….toml,"
     raise Refused(
         message,
         exit_code=Exit.USAGE,
         key="--save",
         seen=f"--save {path}",
-        rule="it names a job file, ….toml, in a folder that is there",
+        rule=f"it names {kinds} in a folder that is there",
         use=use,
     )
 
@@ -133,6 +139,8 @@ class Plan:
         what_if: one row for each value that was asked about.
         measured_at: when this machine was measured; empty where it was not. busy: other programs ran meanwhile.
         tally: of all layouts that divide; ``rejected`` holds all of few, the nearest misses of many.
+        priced: every candidate that was priced in full, in order; ``candidates`` are the first of them.
+        auto: the layout was not asked for. question: what was asked, so that it can be asked again.
     """
 
     job: Job
@@ -152,6 +160,10 @@ class Plan:
     measured_at: str = ""
     busy: bool = False
     tally: Tally = field(default_factory=Tally)
+    census: Census | None = field(default=None, repr=False, compare=False)
+    priced: Sequence[Candidate] = field(default=(), repr=False)
+    auto: bool = True
+    question: Question | None = field(default=None, repr=False, compare=False)
 
     @property
     def layout(self) -> Layout:

@@ -14,6 +14,7 @@ from typing import Any
 
 from paceline.plan import chance
 from paceline.plan.answer import GIB, Candidate, Rejection
+from paceline.plan.census import Census
 from paceline.plan.cost.step import Memory, estimate, memory_of
 from paceline.plan.layout import Layout
 from paceline.plan.rules import first_broken, repair
@@ -33,6 +34,11 @@ class Judged:
     candidates: list[Candidate] = field(default_factory=list)
     rejected: list[Rejection] = field(default_factory=list)
     tally: Tally = field(default_factory=Tally)
+    census: Census = field(default_factory=Census)
+
+    def by_kind(self) -> list[tuple[Layout, str]]:
+        """Every layout with its kind of rejection, "" of a candidate."""
+        return [(c.layout, "") for c in self.candidates] + [(r.layout, r.kind) for r in self.rejected]
 
 
 def judge(question: Question, layouts: Iterable[Layout], *, explain: bool = True) -> Judged:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+GIB = float(1 << 30)
+
 
 def grouped(value: float) -> str:
     """Thousands apart: ``65 500``, three digits that count."""

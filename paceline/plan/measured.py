@@ -33,6 +33,22 @@ def measurement_path(cache: Path, key: str) -> Path:
     return cache / "measured" / f"{key}.json"
 
 
+def hash_of(rows: Mapping[str, Any]) -> str:
+    """Of the figures of a measurement, whatever their order in the file."""
+    import json
+    from hashlib import blake2b
+
+    kept = said({name: value for name, value in rows.items() if name not in ("hash", "paceline")})
+    return blake2b(json.dumps(kept, sort_keys=True).encode(), digest_size=8).hexdigest()
+
+
+def said(value: Any) -> Any:
+    """Without what is None, which TOML cannot say and a reader takes for absent."""
+    if isinstance(value, Mapping):
+        return {name: said(one) for name, one in value.items() if one is not None}
+    return [said(one) for one in value] if isinstance(value, list | tuple) else value
+
+
 @dataclass(frozen=True)
 class Measured:
     """A measurement file. Every row says with how many threads and simultaneous processes it was taken.

@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from paceline.job.quantities import print_duration
 from paceline.ledger.outcome import Exit, Refused
 from paceline.plan import rules
+from paceline.plan.abstain import check_limit, check_link, check_rate, inside
 from paceline.plan.answer import GIB, Candidate, Plan, Rejection
+from paceline.plan.census import of_list
 from paceline.plan.cluster import Cluster, with_keys
 from paceline.plan.crossings import batch_crossings, device_crossings
 from paceline.plan.decide import (
@@ -83,6 +85,7 @@ def plan(
             layout meets the deadline or the budget; each with the nearest.
     """
     question = _question(job, cluster, measured, tokens, vocab_size)
+    check_rate(question)
     wanted = layout if isinstance(layout, Layout) else rules.read(layout, question.rule_facts, where)
     judged = _judged(question, wanted, where)
     best, scopes = decide(question, judged.candidates)
@@ -97,7 +100,7 @@ def plan(
         other = _question(changed, cluster, measured, tokens, vocab_size)
         return decide(other, _judged(other, asked, WHERE).candidates)[0]
 
-    return Plan(
+    found = Plan(
         job=job,
         facts=question.facts,
         cluster=question.cluster,
@@ -119,7 +122,13 @@ def plan(
         measured_at=_measured_at(question.speeds),
         busy=bool(getattr(question.speeds, "busy", False)),
         tally=judged.tally,
+        census=judged.census,
+        priced=judged.candidates,
+        auto=wanted.auto,
+        question=question,
     )
+    check_link(found)
+    return found
 
 
 def _judged(question: Question, wanted: Layout, where: str) -> Judged:
@@ -130,7 +139,7 @@ def _judged(question: Question, wanted: Layout, where: str) -> Judged:
         judged = survey(question, closed)
     else:
         judged = judge(question, with_micro_batches(closed, question.facts.work))
-        judged.tally = tally_of(judged)
+        judged.tally, judged.census = tally_of(judged), of_list(judged.by_kind())
     if not judged.candidates:
         _nothing(question, judged, closed, where)
     return judged
@@ -315,7 +324,7 @@ def _nothing(question: Question, judged: Judged, wanted: Layout, where: str) -> 
         rules.check(wanted.replace(mbs=1), question.rule_facts, where)
     limits = [r for r in judged.rejected if r.kind in ("deadline", "cost")]
     if limits:
-        _too_late(min(limits, key=lambda r: r.value / r.limit))
+        _too_late(question, min(limits, key=lambda r: r.value / r.limit))
     large = [r for r in judged.rejected if r.kind == "memory"]
     least = min(large or judged.rejected, key=lambda r: r.value)
     near = None if wanted.auto else gentler(question, least.layout)
@@ -338,14 +347,17 @@ def _nothing(question: Question, judged: Judged, wanted: Layout, where: str) -> 
     )
 
 
-def _too_late(least: Rejection) -> NoReturn:
+def _too_late(question: Question, least: Rejection) -> NoReturn:
+    check_limit(question, least)
     late = least.kind == "deadline"
     more = f"{three(least.value * 1.05)}"
+    percent = f"{100 * inside(question, least):.0f} %"
     raise Refused(
         "no layout meets the deadline" if late else "no layout meets the budget",
         exit_code=Exit.DEADLINE,
         key="layout.deadline" if late else "layout.budget_usd",
-        seen=f"{least.layout}: up to {three(least.value)} {least.unit} (90 %) of {three(least.limit)} {least.unit}",
+        seen=f"{least.layout}: up to {three(least.value)} {least.unit} (90 %) of {three(least.limit)} {least.unit}; "
+        f"{percent} likely to be inside it",
         rule="the upper end of the interval lies inside the limit",
         use=f'layout.deadline = "{more}h"' if late else f"layout.budget_usd = {more}",
     )

@@ -9,6 +9,7 @@ from paceline.ledger.outcome import printable
 from paceline.ledger.plural import many
 from paceline.plan.answer import GIB, Candidate, Plan, Rejection
 from paceline.plan.digits import amount, grouped, money, three
+from paceline.plan.families import tied
 from paceline.plan.tally import grouped as whole
 
 LABEL = 9
@@ -27,6 +28,12 @@ def table(plan: Plan, *, width: int = 100, job: str = "") -> str:
     lines = [_job(plan), _cluster(plan), _labelled("answer", answer(plan)), ""]
     lines += _candidates(plan, limit, width)
     lines += ["", *_rejected(plan, width)]
+    if close := len(tied(plan)):
+        lines.append(
+            _labelled(
+                "tied", f"{many(close, 'cut')} cannot be told from 1: at least 10 % likely to be faster"
+            )
+        )
     if plan.tally.divide:
         lines.append(_labelled("searched", str(plan.tally)))
     if plan.crossovers:
@@ -215,7 +222,7 @@ def _rejected(plan: Plan, width: int) -> list[str]:
     kinds = " · ".join(f"{whole(n)} {'rules' if kind == 'rule' else kind}" for kind, n in counts.items())
     head = f"rejected {whole(gone)} of {whole(gone + len(plan.candidates))}" + (f": {kinds}" if kinds else "")
     every = len(plan.rejected) == gone
-    note = "(all: --json)" if every else "(some of each family: --json)"
+    note = "(all: --save plan.html, or --json)" if every else "(by family: --save plan.html, or --json)"
     lines = [f"{head}{note:>{max(len(note) + 2, width - len(head))}}"] if plan.rejected else [head]
     told = [(str(r.layout), _value(r), r.nearest) for r in notable(plan.rejected)]
     widest = [max((len(row[i]) for row in told), default=0) for i in range(2)]

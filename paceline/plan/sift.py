@@ -18,10 +18,11 @@ import numpy as np
 
 from paceline.plan.answer import GIB, Kind, Rejection
 from paceline.plan.bounds import Bounds
+from paceline.plan.census import Census
 from paceline.plan.cost.sheaf import Sheaf
 from paceline.plan.cost.step import estimate, memory_of
 from paceline.plan.decide import memory_limit, over_limits, price
-from paceline.plan.enumerate import Cut, Space
+from paceline.plan.enumerate import Cut, Space, splits_backward
 from paceline.plan.field import Field
 from paceline.plan.layout import Layout
 from paceline.plan.tally import Tally
@@ -35,11 +36,12 @@ FEW = 3  # columns so short are priced one by one
 
 @dataclass
 class Sifted:
-    """The best layouts in order, with their weights; what became of all; the nearest misses of each family."""
+    """The best layouts in order, with their weights; what became of all, also by family; nearest misses of each."""
 
     best: list[tuple[float, Layout]] = field(default_factory=list)
     tally: Tally = field(default_factory=Tally)
     misses: list[Rejection] = field(default_factory=list)
+    census: Census = field(default_factory=Census)
 
 
 def sift(question: Question, space: Space, keep: int) -> Sifted:
@@ -90,6 +92,7 @@ class _Sieve:
         self.found: list[tuple[float, Layout]] = []
         self.weights: list[float] = []  # of the best, negated: the last of them first
         self.over_memory = self.scored = self.unfit = self.late = 0
+        self.census = Census(spaces=[space])
         self.misses: dict[tuple[str, str], tuple[float, Rejection]] = {}
 
     def run(self) -> Sifted:
@@ -105,7 +108,7 @@ class _Sieve:
             unfit=self.unfit,
             late=self.late,
         )
-        return Sifted(self._kept(), tally, [miss for _, miss in self.misses.values()])
+        return Sifted(self._kept(), tally, [miss for _, miss in self.misses.values()], self.census)
 
     def _nodes(self) -> Iterator[_Node]:
         """Points of a depth, in order of their bounds, until those are above the limit."""
@@ -161,19 +164,38 @@ class _Sieve:
         large = ~fits(size, room)
         if large.any():
             self.over_memory += int((1 + at.splits * (len(self.space.stages) - at.split))[large].sum())
+            self._count_large(at, cut, large)
             i = int(np.argmin(np.where(large, size, np.inf)))
             model = self.space.model(cut, at.depths[at.depth[i]], recompute)
             layout = model.replace(dp=int(at.degree[i]), mbs=int(at.mbs[i]))
             self._miss(layout, "memory", float(size[i]) / GIB, float(room[i]) / GIB)
 
+    def _count_large(self, at: Field, cut: Cut, large: Array) -> None:
+        """The same by family."""
+        depth = at.depth[large]
+        several = np.bincount(depth, at.degree[large] > 1).astype(int).tolist()
+        ways = np.bincount(depth, at.splits[large]).astype(int).tolist()
+        for index, many in enumerate(np.bincount(depth).tolist()):
+            if many:
+                one, some, more = at.depths[index], several[index], ways[index] - several[index]
+                model = self.space.model(cut, one)
+                self.census.note(model, "", "over_memory", many - some, some)
+                for zero in self.space.stages if more + some else ():
+                    if zero != "zero3" or not splits_backward(one):
+                        self.census.note(model, f"fsdp:{zero}", "over_memory", some, more)
+
     def _price(self, node: _Node) -> None:
         """Price what may be among the best, whole replicas first."""
         at = node.at
         live = node.bound <= self.limit
-        self.over_memory += int(np.isinf(node.of_whole[live]).sum())
+        large = live & np.isinf(node.of_whole)
+        self.over_memory += int(large.sum())
+        self.census.split(node.model, at.degree[large], at.splits[large], "over_memory")
         stages = [zero for zero in node.of_shards if zero != "zero3" or not at.split[0]]
         for zero in stages:
-            self.over_memory += int(at.splits[live & np.isinf(node.of_shards[zero])].sum())
+            large = live & np.isinf(node.of_shards[zero])
+            self.over_memory += int(at.splits[large].sum())
+            self.census.split(node.model, at.degree[large], at.splits[large], "over_memory", zero)
         whole = node.of_whole <= self.limit
         if whole.any():
             self._score(Sheaf(node.model, at.degree[whole], 1, at.mbs[whole]))
@@ -235,6 +257,7 @@ class _Sieve:
     def _score(self, sheaf: Sheaf) -> None:
         work, cluster = self.question.facts.work, self.question.cluster
         self.scored += len(sheaf)
+        self._count(sheaf, "scored")
         if len(sheaf) <= FEW:
             for i in range(len(sheaf)):
                 self._score_one(sheaf, i)
@@ -247,6 +270,7 @@ class _Sieve:
         if not fit.all():
             i = int(np.argmin(np.where(fit, np.inf, size)))
             self._miss(sheaf.layout(i), "memory", float(size[i]) / GIB, float(room[i]) / GIB)
+            self._count(sheaf, "unfit", ~fit)
             if not fit.any():
                 return
             sheaf, room, size = sheaf.take(fit), room[fit], size[fit]
@@ -257,6 +281,7 @@ class _Sieve:
         late = is_late(self.question, found, sheaf.world_size)
         if np.any(late):
             self.late += int(np.sum(late))
+            self._count(sheaf, "late", late)
             i = int(np.argmin(np.where(late, seconds, np.inf)))
             self._late(sheaf.layout(i))
             weight = np.where(late, np.inf, weight)
@@ -268,15 +293,22 @@ class _Sieve:
         memory, room = memory_of(layout, work, self.speeds, cluster), memory_limit(self.question, layout)
         if not fits(memory[3], room):
             self.unfit += 1
+            self.census.add(family(layout), "unfit", 1)
             self._miss(layout, "memory", memory[3] / GIB, room / GIB)
             return
         found = estimate(layout, work, self.speeds, cluster, memory)
         if is_late(self.question, found, layout.world_size):
             self.late += 1
+            self.census.add(family(layout), "late", 1)
             self._late(layout)
             return
         weight = weigh(self.question, found.step_s, memory[3], layout.world_size, room)
         self._keep(sheaf.take(np.array([i])), np.array([weight]))
+
+    def _count(self, sheaf: Sheaf, kind: str, which: Array = True) -> None:
+        replicated = int(((sheaf.dp > 1) & which).sum())
+        alone = (len(sheaf) if which is True else int(which.sum())) - replicated
+        self.census.note(sheaf.model, f"fsdp:{sheaf.zero}" if sheaf.sharded else "", kind, alone, replicated)
 
     def _keep(self, sheaf: Sheaf, weight: Array) -> None:
         best = np.flatnonzero(weight <= self.limit * EQUAL) if self.limit < np.inf else np.arange(len(weight))

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from paceline.plan.answer import GIB, Rejection
+from paceline.plan.census import of_list
 from paceline.plan.cost.step import memory_of
 from paceline.plan.decide import Judged, judge, memory_limit, order, over_limits, price, with_nearest
 from paceline.plan.enumerate import Space, scopes
@@ -45,6 +46,7 @@ def survey(question: Question, options: Layout, *, narrow: bool = False, keep: i
         found.candidates += one.candidates
         found.rejected += one.rejected
         found.tally += one.tally
+        found.census += one.census
     found.candidates.sort(key=lambda candidate: order(question, candidate))
     if not narrow:
         found.rejected = _explained(question, found)
@@ -62,7 +64,7 @@ def _pooled(question: Question, space: Space) -> Rejection:
 def _one_by_one(question: Question, space: Space) -> Judged:
     layouts = _needed(question, space.layouts()) if space.narrow else space.layouts()
     found = judge(question, layouts, explain=False)
-    found.tally = tally_of(found)
+    found.tally, found.census = tally_of(found), of_list(found.by_kind())
     return found
 
 
@@ -100,12 +102,12 @@ def _sifted(question: Question, space: Space, keep: int) -> Judged:
     found = sift(question, space, keep)
     candidates = [price(question, layout) for _, layout in found.best]
     if space.narrow:
-        return Judged(candidates, found.misses, found.tally)
+        return Judged(candidates, found.misses, found.tally, found.census)
     rehearsal = Rehearsal(question)
     again = [rehearsal.again(candidate) for candidate in candidates]
     simulated = sum(one is not None for one in again)
     told = [new or old for new, old in zip(again, candidates, strict=True)]
-    return Judged(told, found.misses, replace(found.tally, simulated=simulated))
+    return Judged(told, found.misses, replace(found.tally, simulated=simulated), found.census)
 
 
 def _explained(question: Question, judged: Judged) -> list[Rejection]:

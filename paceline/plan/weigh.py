@@ -8,10 +8,10 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 from paceline.plan import chance
-from paceline.plan.answer import GIB
 from paceline.plan.cluster import Cluster
 from paceline.plan.columns import Column, exponential, is_column
 from paceline.plan.cost.terms import Estimate
+from paceline.plan.digits import GIB
 from paceline.plan.facts import JobFacts, cpp_compiler
 from paceline.plan.goodput import Failures
 from paceline.plan.layout import Layout

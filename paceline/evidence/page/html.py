@@ -65,6 +65,17 @@ def table(
     return tag("div", tag("table", header, tag("tbody", *body), cls=cls), cls="scroll", tabindex=0)
 
 
+def words_of(layout: object) -> Html:
+    """A layout as code; a long one may break after its commas, so that the columns beside it stay on the page."""
+    text = str(layout)
+    if len(text) <= SHORT_LAYOUT:
+        return tag("code", text)
+    return tag("code", join(text.split(","), Html(",<wbr/>")), cls="breaks")
+
+
+SHORT_LAYOUT = 26
+
+
 def facts_list(pairs: Iterable[tuple[object, object]]) -> Html:
     """Term and value in two columns."""
     return tag("dl", *(tag("div", tag("dt", name), tag("dd", value)) for name, value in pairs), cls="facts")

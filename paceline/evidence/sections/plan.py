@@ -8,7 +8,7 @@ from typing import Any
 from paceline.evidence import verdict
 from paceline.evidence.facts import Facts, finite, is_number
 from paceline.evidence.page.document import kind, section
-from paceline.evidence.page.html import Html, details, escape, join, table, tag
+from paceline.evidence.page.html import Html, details, escape, join, table, tag, words_of
 from paceline.evidence.page.numbers import figures, grouped, percent
 
 REJECTED_SHOWN = 8
@@ -100,7 +100,7 @@ def candidates(plan: Mapping[str, Any]) -> Html:
         rows.append(
             (
                 str(i),
-                tag("code", c.get("layout", "")),
+                words_of(c.get("layout", "")),
                 figures(mid),
                 f"{figures(low)}–{figures(high)}",
                 grouped(c.get("tokens_per_s")),
@@ -133,7 +133,7 @@ def rejections(plan: Mapping[str, Any]) -> Html:
         rest = details(f"All {len(found)}", table(heads, [_rejection(r) for r in found], numbers=(2, 3)))
     return join(
         [
-            tag("h3", f"Rejected: {len(found)}"),
+            tag("h3", _rejected_head(plan, len(found))),
             tag("p", words, cls="quiet"),
             shown,
             rest,
@@ -141,11 +141,20 @@ def rejections(plan: Mapping[str, Any]) -> Html:
     )
 
 
+def _rejected_head(plan: Mapping[str, Any], told: int) -> str:
+    """Of a large space only the nearest misses are listed: their number is not that of all rejections."""
+    searched = plan.get("searched") or {}
+    candidates = plan.get("candidates") or []
+    every = max(told, int(searched.get("divide") or 0) - len(candidates))
+    more = f", of which the nearest {grouped(told)} are listed" if every > told else ""
+    return f"Rejected: {grouped(every)}{more}"
+
+
 def _rejection(r: Mapping[str, Any]) -> tuple[object, ...]:
     unit = f"\u202f{r['unit']}" if r.get("unit") else ""
     why = " – ".join(str(w) for w in (r.get("kind"), r.get("reason")) if w)
     return (
-        tag("code", r.get("layout", "")),
+        words_of(r.get("layout", "")),
         why,
         f"{_number(r.get('value'))}{unit}",
         f"{_number(r.get('limit'))}{unit}",

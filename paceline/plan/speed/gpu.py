@@ -52,6 +52,10 @@ MEMORY_REACHED = 0.85
 LAUNCH_S = 1.2e-3  # operators of one block, forward and backward, launched from Python
 FLOOR_POWER = 4.0  # how sharply the launch floor and the work itself take turns
 LINK_REACHED, NIC_REACHED = 0.75, 0.90
+UNKNOWN_LINK, UNKNOWN_NIC = (
+    1e9,
+    1.25e9,
+)  # bytes/s where neither data sheet nor job says what joins the devices
 FEW_HOSTS = 8  # among so many latency grows with each; beyond them with the square root
 CONTEXT_BYTES = int(0.8 * 2**30)
 CATALOGUE_SIGMA = {"compute": 0.18, "deliver": 0.35, "update": 0.25, "host": 0.5, "idle": 0.3, "own": 0.05}
@@ -189,10 +193,10 @@ class GpuSpeeds:
             return 0.0
         passes = 2 if op == "all_reduce" else 1
         size_bytes *= n / (n - 1) if op == "send" else 1
-        rate = (self.cluster.link_bytes_per_s * LINK_REACHED or 1e9) / self._times["link"]
+        rate = (self.cluster.link_bytes_per_s * LINK_REACHED or UNKNOWN_LINK) / self._times["link"]
         latency = 15e-6 + 2e-6 * (n - 1)
         if group.hosts > 1:
-            nic = (self.cluster.nic_bytes_per_s or 1.25e9) * NIC_REACHED * group.on_host
+            nic = (self.cluster.nic_bytes_per_s or UNKNOWN_NIC) * NIC_REACHED * group.on_host
             nic /= self._times["nic"]
             rate = min(rate, nic) if group.on_host > 1 else nic
             hosts = min(group.hosts, FEW_HOSTS + math.sqrt(group.hosts))
