@@ -55,6 +55,7 @@ class Candidate:
         terms: seconds by part (compute, deliver, update, host; hidden, padding) and bytes sent a step and
         rank.
         scope: device, host or cluster.
+        usd_parts: ``initial`` and ``power``, or ``rent`` and ``egress``, as far as known (``money.py``).
     """
 
     layout: Layout
@@ -68,6 +69,7 @@ class Candidate:
     terms: Mapping[str, float]
     scope: str
     verdict: str = ""
+    usd_parts: Mapping[str, float] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -81,6 +83,7 @@ class Candidate:
             "memory_gib": list(self.memory_gib),
             "p_oom": self.p_oom,
             "usd": self.usd,
+            "usd_parts": dict(self.usd_parts),
             "hours": None if self.hours is None else list(self.hours),
             "terms": dict(self.terms),
             "verdict": self.verdict,

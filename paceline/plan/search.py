@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from paceline.ledger.outcome import Exit, Refused
-from paceline.plan import rules
+from paceline.plan import money, rules
 from paceline.plan.answer import GIB, Candidate, Plan, Rejection
 from paceline.plan.cluster import Cluster, with_keys
 from paceline.plan.crossings import batch_crossings, device_crossings
@@ -104,7 +104,7 @@ def plan(
         reason=reason(question, best, scopes, judged, wanted),
         shortcut=_shortcut(question, best),
         crossovers=crossovers,
-        assumed=[*question.facts.assumed, *question.speeds.assumed],
+        assumed=[*question.facts.assumed, *question.speeds.assumed, *money.unknown(question.cluster)],
         disk=disk,
         what_if=[
             row
