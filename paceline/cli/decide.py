@@ -84,7 +84,7 @@ def plan(
     if score is not None or job is None:
         return scoring.reply(screen, score or "", calibrate, out, anchors)
     from paceline.api.jobs import load_job
-    from paceline.api.plan import check_save, parse_counts, parse_what_if, scale_by
+    from paceline.api.plan import check_save, hardware_plan, menu_of, parse_counts, parse_what_if, scale_by
     from paceline.api.plan import plan as make_plan
     from paceline.plan.show import table
 
@@ -101,9 +101,14 @@ def plan(
     if save is not None:
         check_save(save, loaded.files)
     asked = parse_what_if(what_if or [])
-    chosen = make_plan(found, cluster=cluster, layout=layout, top=top, what_if=asked)
-    result = chosen.to_dict()
-    scaled = scale_by(found, parse_counts(scale), cluster=cluster, layout=layout) if scale else []
+    menu, hardware = menu_of(found, cluster), None
+    if menu is not None:
+        hardware, chosen = hardware_plan(found, menu, layout=layout, top=top, what_if=asked)
+    else:
+        chosen = make_plan(found, cluster=cluster, layout=layout, top=top, what_if=asked)
+    result = chosen.to_dict() | ({"hardware": hardware.to_dict()} if hardware else {})
+    on = chosen.cluster if hardware else cluster
+    scaled = scale_by(found, parse_counts(scale), cluster=on, layout=layout) if scale else []
     if scaled:
         result["scale"] = scaled
     if save is not None:
@@ -113,9 +118,11 @@ def plan(
 
     def text(t: Terminal) -> str:
         picture = f"\n\n{drawn.text(t.width)}" if drawn else ""
+        from paceline.cli.hardware import hardware_text
         from paceline.cli.scale import scale_text
 
-        return table(chosen, width=t.width, job=typed) + scale_text(scaled, t.width) + picture
+        choice = hardware_text(hardware, t.width) if hardware else ""
+        return choice + table(chosen, width=t.width, job=typed) + scale_text(scaled, t.width) + picture
 
     return Reply(result, text)
 
