@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -45,11 +46,19 @@ def plan_on(
     hardware = choose_hardware(job, offers, measured=measured, layout=wanted, menu=menu)
     offer = next(offer for offer in offers if offer.name == hardware.chosen.offer)
     cluster = hardware.cluster
+    rented = cluster.own is None
+    # Rented machines are paid whole, so on a number of them the fastest layout is the cheapest.
+    asked_job = (
+        job.replace({"layout.objective": "time"}) if rented and job.layout.objective == "cost" else job
+    )
     while True:
-        found = search(job, cluster=cluster, measured=measured, layout=wanted, top=top, what_if=what_if or {})
+        found = search(
+            asked_job, cluster=cluster, measured=measured, layout=wanted, top=top, what_if=what_if or {}
+        )
+        found = replace(found, job=job, objective=job.layout.objective)
         # The full search may find that fewer hosts do as well, inside the interval: then those are what is rented.
         used = hosts_used(cluster, found.best)
-        fewer = offer.with_hosts(used) if used < cluster.hosts and cluster.own is None else None
+        fewer = offer.with_hosts(used) if rented and used < cluster.hosts else None
         if fewer is None:
             return hardware.settled(found, measured), found
         cluster = fewer

@@ -2,8 +2,7 @@
 
 With the objective ``time`` more hosts are always faster, and always dearer in the end. So the fastest is taken among
 those that cost at most ``TOLERATED`` times the cheapest, a tenth more, or among those inside the budget where one is
-set; likewise the smallest with ``memory``. Deadline and budget hold for the upper end of each interval, as in every
-plan.
+set. Deadline and budget hold for the upper end of each interval, as in every plan.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ class Tried:
     Attributes:
         hours, usd: of the run, or of a million tokens where its length is not known; a bound where ``word`` is
         ``pruned``. usd: None where no price is known.
-        word: what became of it. more: with which figure.
+        word: what became of it. more: with which figure. needs: the limit that it would meet, where it misses one.
     """
 
     name: str
@@ -33,11 +32,11 @@ class Tried:
     hosts: int
     hours: float = 0.0
     usd: float | None = None
-    memory_gib: float = 0.0
     layout: str = ""
     usd_parts: tuple[tuple[str, float], ...] = ()
     word: Word = "fits"
     more: str = ""
+    needs: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -80,7 +79,7 @@ class Choice:
         if cheapest is None or cheapest.usd is None or objective == "cost":
             return cheapest
         self.limit_usd = float("inf") if budgeted else cheapest.usd * tolerated
-        return self._foremost(objective, self.limit_usd)
+        return self._fastest(self.limit_usd)
 
     def _cheapest(self) -> Tried | None:
         best: Tried | None = None
@@ -93,19 +92,32 @@ class Choice:
                 best = found
         return best
 
-    def _foremost(self, objective: str, limit: float) -> Tried | None:
-        """The fastest, or the smallest, of those that cost at most ``limit``."""
+    def _fastest(self, limit: float) -> Tried | None:
+        """Of those that cost at most ``limit``."""
         best: Tried | None = None
         priced = [
             e for e in self.entries if not e.dropped and e.least_usd is not None and e.least_usd <= limit
         ]
         for entry in sorted(priced, key=lambda e: (e.least_hours, e.least_usd)):
-            if objective == "time" and best is not None and entry.least_hours > best.hours:
+            if best is not None and entry.least_hours > best.hours:
                 break
             found = self.of(entry)
             if found.word != "fits" or found.usd is None or found.usd > limit:
                 continue
-            if best is None or _order(objective, found) < _order(objective, best):
+            if best is None or _order("time", found) < _order("time", best):
+                best = found
+        return best
+
+    def nearest(self, word: Word) -> Tried | None:
+        """Of those that miss a limit, the one that the least change of it would admit."""
+        best: Tried | None = None
+        missed = [e for e in self.entries if self.known.get(e.tried.name, e.tried).word == word]
+        for entry in sorted(missed, key=lambda e: _bound(word, e)):
+            if best is not None and _bound(word, entry) > best.needs:
+                break
+            found = self.known[entry.tried.name]
+            found = found if found.layout else self._search(entry)
+            if found.needs and found.word == word and (best is None or found.needs < best.needs):
                 best = found
         return best
 
@@ -118,14 +130,17 @@ class Choice:
         return sorted(rows, key=lambda row: (rank.get(row.word, 4), *_order(objective, row)))
 
 
+def _bound(word: Word, entry: Entry) -> float:
+    return entry.least_hours if word == "late" else entry.least_usd or 0.0
+
+
 def _cost_order(one: Tried) -> tuple[float, ...]:
     return (float("inf") if one.usd is None else one.usd, one.hours, one.hosts)
 
 
 def _order(objective: str, one: Tried) -> tuple[float, ...]:
     usd = float("inf") if one.usd is None else one.usd
-    first = {"time": one.hours, "memory": one.memory_gib}.get(objective, usd)
-    return (first, usd, one.hours, one.hosts)
+    return (one.hours, usd, one.hosts) if objective == "time" else (usd, one.hours, one.hosts)
 
 
 def _pruned(entry: Entry) -> Tried:
@@ -145,8 +160,6 @@ def _verdict(row: Tried, chosen: Tried, objective: str, limit_usd: float) -> Tri
     if row.usd > limit_usd:
         word: Word = "too dear" if row.word == "fits" else "pruned"
         return replace(row, word=word, more=f"{at_least}{_times(dearer)} dearer")
-    if objective == "memory":
-        return replace(row, more="larger")
     first, then = ((slower, "slower"), (dearer, "dearer"))[:: 1 if objective == "time" else -1]
     more, word_of = first if first[0] > 0 else then
     return replace(row, more=f"{at_least}{_times(more)} {word_of}" if more > 0 else "no better")

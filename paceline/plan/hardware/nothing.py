@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
 from typing import NoReturn
 
 from paceline.ledger.outcome import Exit, Refused
-from paceline.plan.digits import amount, three
-from paceline.plan.hardware.choose import Tried
-from paceline.plan.weigh import Question
+from paceline.plan.hardware.choose import Choice, Tried
 
 
-def refuse(question: Question, rows: Sequence[Tried], menu: str) -> NoReturn:
+def refuse(choice: Choice, menu: str) -> NoReturn:
     """Exit 12 where a limit is missed, 11 where nothing fits, 2 where no offer has a price, 10 by the rule book."""
-    late = [row for row in rows if row.word == "late"]
-    dear = [row for row in rows if row.word == "over budget"]
-    if late or dear:
-        _limits(question, late, dear, len(rows), menu)
+    rows = [choice.of(entry) for entry in choice.entries]
+    for word in ("over budget", "late"):
+        nearest = choice.nearest(word)
+        if nearest is not None:
+            _limit(nearest, len(rows), menu)
     if any(row.word == "no price" for row in rows):
         raise Refused(
             "no hardware of the list has a price",
@@ -47,31 +46,15 @@ def refuse(question: Question, rows: Sequence[Tried], menu: str) -> NoReturn:
     )
 
 
-def _limits(
-    question: Question, late: Sequence[Tried], dear: Sequence[Tried], offers: int, menu: str
-) -> NoReturn:
-    """The nearest miss of the limit that the fewest miss; the other is what those would break."""
-    deadline = bool(late) and (not dear or question.budget_usd is None)
-    rows = late if deadline else dear
-    nearest = min(rows, key=lambda row: row.hours if deadline else row.usd or 0.0)
-    told = f"{three(nearest.hours)} h" if deadline else f"${amount(nearest.usd or 0.0)}"
-    both = question.deadline_s is not None and question.budget_usd is not None
+def _limit(nearest: Tried, offers: int, menu: str) -> NoReturn:
+    """The nearest miss, and the limit that it would meet. Where both are set, the other may be the next to bind."""
+    late = nearest.word == "late"
+    limit = f"{nearest.needs * 1.02:.3g}"
     raise Refused(
-        f"no hardware of the list meets the {'deadline' if deadline else 'budget'}"
-        + (" and the other limit together" if both else ""),
+        f"no hardware of the list meets the {'deadline' if late else 'budget'}",
         exit_code=Exit.DEADLINE,
-        key="layout.deadline" if deadline else "layout.budget_usd",
-        seen=f"{menu}: nearest {nearest.name}, {told}: {nearest.more} ({offers} offers)",
+        key="layout.deadline" if late else "layout.budget_usd",
+        seen=f"{menu}: nearest {nearest.name}, {nearest.layout}: {nearest.more} (90 %; {offers} offers)",
         rule="the upper end of the interval lies inside the limit",
-        use=_repair(nearest, deadline),
-    )
-
-
-def _repair(nearest: Tried, deadline: bool) -> str:
-    """A limit that the nearest would meet: half above its middle or its bound, more than the catalogue's interval."""
-    value = (nearest.hours if deadline else nearest.usd or 0.0) * 1.5
-    return (
-        f"--deadline {three(value).replace(' ', '')}h"
-        if deadline
-        else f"--budget {three(value).replace(' ', '')}"
+        use=f"--deadline {limit}h" if late else f"--budget {math.ceil(nearest.needs * 1.02)}",
     )

@@ -88,10 +88,12 @@ def choose_hardware(
         layout: ``auto``, or what is asked for. prune: False searches every offer (to compare with).
 
     Raises:
-        Refused: 2, the job has keys of one cluster, or no offer has a price; 11, 12 when nothing fits or meets the
+        Refused: 2, the job has keys of one cluster, its objective is memory, or no offer has a price;
+            11, 12 when nothing fits or meets the
             limits; what the rule book says of ``layout`` when nothing else is left.
     """
     _refuse_keys(job)
+    _refuse_memory(job)
     clusters = {cluster.name: cluster for offer in offers for cluster in offer.clusters}
     questions = {name: question_of(job, cluster, measured, None, None) for name, cluster in clusters.items()}
     entries = [
@@ -104,7 +106,7 @@ def choose_hardware(
     first = next(iter(questions.values()))
     chosen = choice.best(job.layout.objective, budgeted=first.budget_usd is not None)
     if chosen is None:
-        refuse(first, [choice.of(entry) for entry in entries], menu)
+        refuse(choice, menu)
     rows = choice.told(chosen, job.layout.objective)
     return Hardware(
         menu=menu,
@@ -135,6 +137,19 @@ def _refuse_keys(job: Job) -> None:
         )
 
 
+def _refuse_memory(job: Job) -> None:
+    if job.layout.objective == "memory":
+        raise Refused(
+            "hardware is chosen by time or by cost",
+            exit_code=Exit.USAGE,
+            key="layout.objective",
+            seen="memory",
+            rule="a rank's memory is least on the most hosts; it compares layouts of one cluster",
+            allowed="time, cost",
+            use="--objective cost",
+        )
+
+
 def _entry(offer: Offer, cluster: Cluster, question: Question) -> Entry:
     bound = least(question)
     tried = Tried(cluster.name, offer.name, cluster.hosts, hours=bound.hours, usd=bound.usd)
@@ -159,22 +174,28 @@ def _entry(offer: Offer, cluster: Cluster, question: Question) -> Entry:
 
 
 def _search(entry: Entry, question: Question, layout: Layout) -> Tried:
-    if (
-        question.cluster.own is None and question.objective == "cost"
-    ):  # paid whole: the fastest is the cheapest
+    """Without limits first: where nearly every layout breaks one, the search has little to prune by."""
+    rented = question.cluster.own is None
+    if rented and question.objective == "cost":  # paid whole: the fastest is the cheapest
         question = replace(question, objective="time")
     try:
-        found = _best(question, layout)
-        if found == "no fit" and (question.deadline_s, question.budget_usd) != (None, None):
-            free = _best(replace(question, deadline_s=None, budget_usd=None), layout)
-            return _limited(entry.tried, question, free)
+        found = _best(replace(question, deadline_s=None, budget_usd=None), layout)
+        if not isinstance(found, Candidate):
+            return replace(entry.tried, word=found)
+        broken = over_limits(question, found)
+        if broken is None:
+            return _priced(entry.tried, question, found)
+        if (
+            not rented or question.objective == "memory"
+        ):  # a faster layout, or a dearer one, may keep the limits
+            other = _best(question, layout)
+            if isinstance(other, Candidate):
+                return _priced(entry.tried, question, other)
     except Refused as refused:
         return replace(entry.tried, word="refused", more=refused.message)
-    return (
-        _priced(entry.tried, question, found)
-        if isinstance(found, Candidate)
-        else replace(entry.tried, word=found)
-    )
+    word: Word = "late" if broken.kind == "deadline" else "over budget"
+    more = f"up to {three(broken.value)} of {three(broken.limit)} {broken.unit}"
+    return replace(_priced(entry.tried, question, found), word=word, more=more, needs=broken.value)
 
 
 def _best(question: Question, layout: Layout) -> Candidate | Word:
@@ -198,18 +219,6 @@ def hosts_used(cluster: Cluster, candidate: Candidate) -> int:
     return -(-candidate.layout.world_size // cluster.devices)
 
 
-def _limited(tried: Tried, question: Question, free: Candidate | Word) -> Tried:
-    """What would have been taken without limits, and which limit it breaks by how much."""
-    if not isinstance(free, Candidate):
-        return replace(tried, word=free)
-    broken = over_limits(question, free)
-    if broken is None:  # only layouts on fewer hosts broke one
-        return replace(tried, word="fewer do")
-    word: Word = "late" if broken.kind == "deadline" else "over budget"
-    more = f"up to {three(broken.value)} of {three(broken.limit)} {broken.unit}"
-    return replace(_priced(tried, question, free), word=word, more=more)
-
-
 def _priced(tried: Tried, question: Question, best: Candidate) -> Tried:
     hours = best.hours[1] if best.hours is not None else tokens_of(question) / best.tokens_per_s / 3600
     parts = bill(question, hours, best.layout.world_size)
@@ -218,7 +227,6 @@ def _priced(tried: Tried, question: Question, best: Candidate) -> Tried:
         hours=hours,
         usd=sum(parts.values()) if parts else None,
         usd_parts=tuple(parts.items()),
-        memory_gib=best.memory_gib[2],
         layout=str(best.layout),
     )
 
@@ -241,7 +249,6 @@ def _row(one: Tried) -> dict[str, Any]:
         "hours": one.hours or None,
         "usd": one.usd,
         "usd_parts": dict(one.usd_parts),
-        "memory_gib": one.memory_gib or None,
         "verdict": one.word,
         "note": one.more,
         "bound": not one.layout,
