@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from paceline.cli import complete
 from paceline.cli.frame import Here, Later
 from paceline.cli.screen import Reply, Screen
-from paceline.cli.words import ClusterWord, JobWord, LayoutWord, MaybeJobWord, Sets, split_sets
+from paceline.cli.words import JobWord, LayoutWord, MaybeJobWord, Sets, split_sets
 
 if TYPE_CHECKING:
     from paceline.api.draw import Drawing
@@ -20,7 +21,15 @@ if TYPE_CHECKING:
 def plan(
     screen: Screen,
     job: MaybeJobWord = None,
-    cluster: ClusterWord = None,
+    cluster: Annotated[
+        str | None,
+        typer.Option(
+            "--cluster",
+            metavar="C",
+            help="as cluster.use; or a choice: aws, gcp, azure, any, names with commas",
+            autocompletion=complete.cluster_names,
+        ),
+    ] = None,
     layout: LayoutWord = None,
     top: Annotated[int, typer.Option("--top", metavar="N", min=1, help="candidates to show")] = 5,
     what_if: Annotated[

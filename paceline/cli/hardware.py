@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from textwrap import wrap
 from typing import TYPE_CHECKING
 
 from paceline.cli.tables import table
@@ -23,13 +24,13 @@ def hardware_text(hardware: Hardware, width: int) -> str:
     parts = [name for name in PARTS if any(name in dict(row.usd_parts) for row in shown)]
     hours = "HOURS" if hardware.known else "H/MTOK"
     usd = "$" if hardware.known else "$/MTOK"
-    head = ("SHAPE", "HOSTS", "LAYOUT", hours, usd, "VERDICT", *(name.upper() for name in parts))
+    head = ("SHAPE", "HOSTS", hours, usd, "VERDICT", "LAYOUT", *(name.upper() for name in parts))
     right = ("HOSTS", hours, usd, *(name.upper() for name in parts))
     cells = [_cells(row, parts) for row in shown[:SHOWN]]
     lines = [f"hardware {hardware.menu}, by {hardware.objective}"]
-    lines.append(table(head, cells, width=width, right=right, keep=6))
-    lines += [f" {text}" for text in (_ladder(hardware), _rest(hardware, shown[:SHOWN])) if text]
-    lines += [f" {note}" for note in hardware.assumed]
+    lines.append(table(head, cells, width=width, right=right, keep=5))
+    for text in (_ladder(hardware), _rest(hardware, shown[:SHOWN]), *hardware.notes):
+        lines += wrap(text, width - 1, initial_indent=" ", subsequent_indent="   ", break_long_words=False)
     return "\n".join(lines) + "\n\n"
 
 
@@ -46,12 +47,12 @@ def _cells(row: Tried, parts: Sequence[str]) -> tuple[object, ...]:
     own = dict(row.usd_parts)
     told = row.more if row.word in FEW and row.more else f"{row.word}: {row.more}" if row.more else row.word
     return (
-        row.offer,
+        row.offer.rpartition("/")[2],  # a cluster file by its name
         row.hosts,
-        row.layout.partition(",mbs")[0] or None,
         f"{least}{three(row.hours)}" if row.hours else None,
         None if row.usd is None else f"{least}{amount(row.usd)}",
         told,
+        row.layout.partition(",mbs")[0] or None,
         *(None if name not in own else amount(own[name]) for name in parts),
     )
 

@@ -60,12 +60,13 @@ def weight(cluster: Cluster, world: Column) -> Column:
     At least ``world``, so that the search's bounds, which count the devices that work, stay bounds.
     """
     own = cluster.own
-    if own is None or own.usd_initial_per_hour is None:
+    if own is None:
         return paid_devices(cluster, world)
-    power = own.usd_power_per_device_hour(cluster.accelerator.tdp_w)
-    if not power:  # only time costs: as if all of it worked
-        return world * 0 + cluster.world
-    return world + own.usd_initial_per_hour / power
+    hourly, power = own.usd_initial_per_hour, own.usd_power_per_device_hour(cluster.accelerator.tdp_w)
+    if hourly is not None and power:
+        return world + hourly / power
+    # Bought devices are no cheaper idle, and the run holds the cluster that others wait for: the soonest done.
+    return world * 0 + cluster.world
 
 
 def unknown(cluster: Cluster) -> list[str]:

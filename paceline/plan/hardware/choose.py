@@ -75,15 +75,16 @@ class Choice:
 
     def best(self, objective: str, budgeted: bool, tolerated: float = TOLERATED) -> Tried | None:
         """The choice; None when nothing that has a price fits and meets the limits."""
-        cheapest = self._cheapest()
+        cheapest = self.cheapest()
         if cheapest is None or cheapest.usd is None or objective == "cost":
             return cheapest
         self.limit_usd = float("inf") if budgeted else cheapest.usd * tolerated
         return self._fastest(self.limit_usd)
 
-    def _cheapest(self) -> Tried | None:
+    def cheapest(self, among: Callable[[Entry], bool] = lambda entry: True) -> Tried | None:
+        """Of those that fit and meet the limits; the bound of the rest is above it."""
         best: Tried | None = None
-        priced = [e for e in self.entries if not e.dropped and e.least_usd is not None]
+        priced = [e for e in self.entries if not e.dropped and e.least_usd is not None and among(e)]
         for entry in sorted(priced, key=lambda e: (e.least_usd, e.least_hours)):
             if best is not None and best.usd is not None and (entry.least_usd or 0.0) > best.usd:
                 break
@@ -150,12 +151,12 @@ def _pruned(entry: Entry) -> Tried:
 
 
 def _verdict(row: Tried, chosen: Tried, objective: str, limit_usd: float) -> Tried:
-    """Chosen, or by how much it is dearer or slower; ``at least`` where only its bound is known."""
+    """Chosen, or by how much it is dearer or slower; ``≥`` where only its bound is known."""
     if row.name == chosen.name:
         return replace(row, word="chosen", more="")
     if row.word not in ("fits", "pruned") or row.usd is None or not chosen.usd:
         return row
-    at_least = "at least " if row.word == "pruned" else ""
+    at_least = "≥ " if row.word == "pruned" else ""
     dearer, slower = row.usd / chosen.usd - 1, row.hours / chosen.hours - 1 if chosen.hours else 0.0
     if row.usd > limit_usd:
         word: Word = "too dear" if row.word == "fits" else "pruned"

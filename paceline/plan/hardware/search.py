@@ -19,6 +19,7 @@ from paceline.plan.digits import three
 from paceline.plan.enumerate import with_micro_batches
 from paceline.plan.hardware.bounds import bill, least, tokens_of
 from paceline.plan.hardware.choose import Choice, Entry, Tried, Word
+from paceline.plan.hardware.crossing import crossings
 from paceline.plan.hardware.menu import Offer
 from paceline.plan.hardware.nothing import refuse
 from paceline.plan.layout import Layout
@@ -41,6 +42,7 @@ class Hardware:
     Attributes:
         rows: every offer and number of hosts, in order of the objective. searched: how many were.
         tokens: that hours and cost are of; known: whether that is the run, or a million.
+        notes: from when one's own cluster pays, and what was assumed.
     """
 
     menu: str
@@ -51,7 +53,7 @@ class Hardware:
     searched: int
     tokens: float
     known: bool
-    assumed: Sequence[str]
+    notes: Sequence[str]
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -61,7 +63,7 @@ class Hardware:
             "of": "the run" if self.known else "a million tokens",
             "searched": self.searched,
             "rows": [_row(one) for one in self.rows],
-            "assumed": list(self.assumed),
+            "notes": list(self.notes),
         }
 
     def settled(self, plan: Plan, measured: Measured | None) -> Hardware:
@@ -88,9 +90,8 @@ def choose_hardware(
         layout: ``auto``, or what is asked for. prune: False searches every offer (to compare with).
 
     Raises:
-        Refused: 2, the job has keys of one cluster, its objective is memory, or no offer has a price;
-            11, 12 when nothing fits or meets the
-            limits; what the rule book says of ``layout`` when nothing else is left.
+        Refused: 2, the job has keys of one cluster, its objective is memory, or no offer has a price; 11, 12 when
+            nothing fits or meets the limits; what the rule book says of ``layout`` when nothing else is left.
     """
     _refuse_keys(job)
     _refuse_memory(job)
@@ -107,6 +108,7 @@ def choose_hardware(
     chosen = choice.best(job.layout.objective, budgeted=first.budget_usd is not None)
     if chosen is None:
         refuse(choice, menu)
+    notes = crossings(choice, questions)
     rows = choice.told(chosen, job.layout.objective)
     return Hardware(
         menu=menu,
@@ -117,7 +119,7 @@ def choose_hardware(
         searched=choice.searched,
         tokens=tokens_of(first),
         known=first.facts.steps is not None,
-        assumed=_assumed(rows, questions),
+        notes=[*notes, *_assumed(rows, questions)],
     )
 
 
