@@ -6,6 +6,8 @@ says so. Hours and devices may be columns.
 
 from __future__ import annotations
 
+import re
+
 from paceline.plan.cluster import GB, Cluster
 from paceline.plan.columns import Column
 
@@ -79,7 +81,8 @@ def unknown(cluster: Cluster) -> list[str]:
     if "memory" in rate.source:
         note = f"{rate.shape}'s price is remembered, not read: check it"
     else:
-        note = f"{rate.shape} on demand in {rate.region}, {rate.date} ({rate.source.partition(':')[0]})"
+        source = re.split(r"[:;]", rate.source)[0]
+        note = f"{rate.shape} on demand in {rate.region}, {rate.date} ({source})"
     spot = rate.spot_usd_per_hour
     spots = f"spot was {1 - spot / rate.usd_per_hour:.0%} less".replace("%", " %") if spot else ""
     return [
