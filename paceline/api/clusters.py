@@ -15,7 +15,9 @@ def listing() -> list[dict[str, Any]]:
 
     rows = [_row(name, name, sheet) for name, sheet in sorted(catalogue().items())]
     for name, what in sorted(shapes().items()):
-        rows.append(_row(name, what, parse_cluster(name).accelerator))
+        cluster = parse_cluster(name)
+        price = {"usd_per_device_hour": cluster.usd_per_device_hour}
+        rows.append(_row(name, what, cluster.accelerator) | price)
     return rows
 
 
@@ -29,7 +31,7 @@ def names() -> list[str]:
 def describe(name: str) -> dict[str, Any]:
     """The facts of one cluster; ``this`` says whether the machine was measured."""
     cluster = resolve_cluster(name)
-    sheet = cluster.accelerator
+    sheet, rate = cluster.accelerator, cluster.rate
     measured = measured_here() if cluster.visible else None
     return {
         "name": cluster.name,
@@ -43,7 +45,9 @@ def describe(name: str) -> dict[str, Any]:
         "link_gb_per_s": round(cluster.link_bytes_per_s / 1e9, 1) or None,
         "network_gbit_per_s": round(cluster.nic_bytes_per_s * 8 / 1e9, 1) or None,
         "usd_per_device_hour": cluster.usd_per_device_hour,
-        "price": f"{sheet.price_provider} {cluster.price_date}".strip(),
+        "price": f"{rate.cloud} {rate.region} {rate.date}"
+        if rate
+        else f"{sheet.price_provider} {cluster.price_date}".strip(),
         "source": sheet.source,
         "measured": measured.at if measured else ("not yet: catalogue" if cluster.visible else None),
     }

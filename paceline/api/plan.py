@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from paceline.job import Job
     from paceline.plan.answer import Plan
     from paceline.plan.cluster import Cluster
+    from paceline.plan.hardware.search import Hardware
     from paceline.plan.layout import Layout
     from paceline.plan.measured import Measured
 
@@ -32,7 +33,8 @@ def plan(
 
     Args:
         job: a job, a job file or a run.
-        cluster: a name of interface §5 or a value; default the job's ``cluster.use`` (``this``).
+        cluster: a name of interface §5 or a value; default the job's ``cluster.use`` (``this``). A menu (``aws``,
+            ``any``, names with commas between them) is chosen from (``api/hardware.py``).
         layout: to be priced; default the job's ``layout.use`` (``auto``: the best of all).
         top: candidates to list.
         what_if: job keys and the values to ask about; ``cluster.`` may be left out.
@@ -43,6 +45,9 @@ def plan(
     from paceline.plan.search import plan as search
 
     found = load_job(job).job
+    menu = menu_of(found, cluster)
+    if menu is not None:
+        return hardware_plan(found, menu, layout=layout, top=top, what_if=what_if)[1]
     where = "--layout" if layout is not None else "layout.use"
     return search(
         found,
@@ -81,12 +86,47 @@ def check_save(path: str | Path, read: Iterable[Path]) -> None:
         )
 
 
+def hardware_plan(
+    job: Job,
+    menu: str,
+    *,
+    layout: str | Layout | None = None,
+    top: int = 5,
+    what_if: Mapping[str, Sequence[Any]] | None = None,
+) -> tuple[Hardware, Plan]:
+    """The hardware chosen from a menu, and the plan for it."""
+    from paceline.api.hardware import plan_on
+
+    def parse(name: str) -> Cluster:
+        return resolve_cluster(name, job.run.device)
+
+    return plan_on(job, menu, parse=parse, measured=measured_here(), layout=layout, top=top, what_if=what_if)
+
+
+def menu_of(job: Job, cluster: str | Cluster | None) -> str | None:
+    """The hardware to choose from, where a cluster's name asks for a choice."""
+    from paceline.plan.hardware.menu import is_menu
+
+    name = cluster if cluster is not None else job.cluster.use
+    return name if isinstance(name, str) and is_menu(name) else None
+
+
 def resolve_cluster(cluster: str | Cluster, device: str = "auto") -> Cluster:
     """A cluster by name; this machine is probed only where the name needs it."""
     if not isinstance(cluster, str):
         return cluster
     from paceline.plan.cluster import parse_cluster
+    from paceline.plan.hardware.menu import is_menu
 
+    if is_menu(cluster):
+        raise Refused(
+            f"{cluster} is a choice of hardware, and one cluster is needed here",
+            exit_code=Exit.USAGE,
+            key="cluster.use",
+            seen=cluster,
+            rule="only `paceline plan` chooses hardware; it says the name of what it chose",
+            use="--cluster p5.48xlargex4",
+        )
     needs_probe = cluster.strip() == "this" or cluster.endswith(".toml")
     return parse_cluster(cluster, this=this_cluster(device) if needs_probe else None, where="--cluster")
 

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from paceline.cli import complete
 from paceline.cli.frame import Here
 from paceline.cli.screen import Reply, Screen
-from paceline.cli.words import ClusterWord, JobWord, LayoutWord, MaybeJobWord, Sets, split_sets
+from paceline.cli.words import JobWord, LayoutWord, MaybeJobWord, Sets, split_sets
 
 if TYPE_CHECKING:
     from paceline.api.draw import Drawing
@@ -20,7 +21,15 @@ if TYPE_CHECKING:
 def plan(
     screen: Screen,
     job: MaybeJobWord = None,
-    cluster: ClusterWord = None,
+    cluster: Annotated[
+        str | None,
+        typer.Option(
+            "--cluster",
+            metavar="C",
+            help="as cluster.use; or a choice: aws, gcp, azure, any, names with commas",
+            autocompletion=complete.cluster_names,
+        ),
+    ] = None,
     layout: LayoutWord = None,
     top: Annotated[int, typer.Option("--top", metavar="N", min=1, help="candidates to show")] = 5,
     what_if: Annotated[
@@ -96,7 +105,7 @@ def plan(
     if score is not None or job is None:
         return scoring.reply(screen, score or "", calibrate, out, anchors)
     from paceline.api.jobs import load_job
-    from paceline.api.plan import check_save, parse_counts, parse_what_if, scale_by
+    from paceline.api.plan import check_save, hardware_plan, menu_of, parse_counts, parse_what_if, scale_by
     from paceline.api.plan import plan as make_plan
     from paceline.api.record import SENSITIVITY, record_of, save_plan, turns_text
     from paceline.plan.show import table
@@ -117,14 +126,19 @@ def plan(
     if save is not None:
         check_save(save, loaded.files)
     asked = parse_what_if([word for word in what_if or [] if word != SENSITIVITY])
-    if measure is None:
-        chosen = make_plan(found, cluster=cluster, layout=layout, top=top, what_if=asked)
-    else:
+    menu, hardware = menu_of(found, cluster), None
+    if measure is not None:
         from paceline.cli.contest import measured
 
         chosen = measured(screen, loaded, cluster, layout, measure, {"--what-if": what_if, "--scale": scale})
+    elif menu is not None:
+        hardware, chosen = hardware_plan(found, menu, layout=layout, top=top, what_if=asked)
+    else:
+        chosen = make_plan(found, cluster=cluster, layout=layout, top=top, what_if=asked)
     result = record_of(chosen) if screen.json else chosen.to_dict()
-    scaled = scale_by(found, parse_counts(scale), cluster=cluster, layout=layout) if scale else []
+    result |= {"hardware": hardware.to_dict()} if hardware else {}
+    on = chosen.cluster if hardware else cluster
+    scaled = scale_by(found, parse_counts(scale), cluster=on, layout=layout) if scale else []
     if scaled:
         result["scale"] = scaled
     if save is not None:
@@ -133,10 +147,14 @@ def plan(
 
     def text(t: Terminal) -> str:
         picture = f"\n\n{drawn.text(t.width)}" if drawn else ""
+        from paceline.cli.hardware import hardware_text
         from paceline.cli.scale import scale_text
 
         turns = turns_text(chosen) if SENSITIVITY in (what_if or []) else ""
-        return table(chosen, width=t.width, job=typed) + turns + scale_text(scaled, t.width) + picture
+        choice = hardware_text(hardware, t.width) if hardware else ""
+        return (
+            choice + table(chosen, width=t.width, job=typed) + turns + scale_text(scaled, t.width) + picture
+        )
 
     return Reply(result, text)
 

@@ -64,6 +64,7 @@ class Candidate:
         goodput: of the run's time the share that finished steps take; the rest is saving, failures and work done again.
         predicted_s: where it was run, what had been predicted; ``step_s`` then is measured: nine in ten steps.
         measured_gib: where it was run, the largest peak of a rank, reserved.
+        usd_parts: ``initial`` and ``power``, or ``rent`` and ``egress``, as far as known (``money.py``).
     """
 
     layout: Layout
@@ -80,6 +81,7 @@ class Candidate:
     goodput: float = 1.0
     predicted_s: tuple[float, float, float] | None = None
     measured_gib: float | None = None
+    usd_parts: Mapping[str, float] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         measured = self.predicted_s is not None
@@ -96,6 +98,7 @@ class Candidate:
             "p_oom": self.p_oom,
             "goodput": self.goodput,
             "usd": self.usd,
+            "usd_parts": dict(self.usd_parts),
             "hours": None if self.hours is None else list(self.hours),
             "terms": dict(self.terms),
             "verdict": self.verdict,

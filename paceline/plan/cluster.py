@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from paceline.ledger.outcome import Exit, Refused
+from paceline.plan.own import Own, own_of
+from paceline.plan.rates import Rate, rates
 
 GB, TERA = 1e9, 1e12
 VISIBLE_BYTES = 0.99 * 2**30
@@ -62,7 +64,8 @@ class Cluster:
         devices: per host. On a CPU its cores: a hint, since there as many processes run as are asked for.
         memory_bytes: of one device; of the whole host on a CPU, where the ranks share it.
         latency_inter_s: of one message between hosts.
-        usd_per_device_hour: None = not stated, and then no cost is shown.
+        usd_per_device_hour: of a rented one; None = not stated, and then no cost is shown.
+        rate: of a cloud's shape, which is paid whole: ``rented_devices`` a host. own: of one's own, not rented.
         visible: the devices are those of this machine.
         measured: the ``[measured]`` table of a cluster file, as ``cluster measure`` wrote it.
     """
@@ -80,6 +83,9 @@ class Cluster:
     visible: bool = False
     cpu_model: str = ""
     measured: Mapping[str, Any] | None = None
+    rate: Rate | None = None
+    rented_devices: int = 0
+    own: Own | None = None
 
     @property
     def is_cpu(self) -> bool:
@@ -218,9 +224,9 @@ def parse_cluster(text: str, *, this: Cluster | None = None, where: str = "") ->
     by_shape = {s.lower(): s for s in shapes()}
     shape, _, count = name.lower().rpartition("x")
     if name.lower() in by_shape:
-        return _of(name, 1, shapes()[by_shape[name.lower()]], where)
+        return _of(name, 1, by_shape[name.lower()], where)
     if shape in by_shape and count.isascii() and count.isdigit() and int(count):
-        return _of(name, int(count), shapes()[by_shape[shape]], where)
+        return _of(name, int(count), by_shape[shape], where)
     counts = re.fullmatch(r"(?:(\d{1,6})x)?(\d{1,6})x(.+)", name)
     if counts is None:
         sheet = _find(name, f"8x{name}", where)
@@ -237,9 +243,21 @@ def parse_cluster(text: str, *, this: Cluster | None = None, where: str = "") ->
     return of_accelerator(name.replace(counts[3], sheet.name), hosts, devices, sheet)
 
 
-def _of(name: str, hosts: int, host: str, where: str) -> Cluster:
-    devices, _, accelerator = host.partition("x")
-    return of_accelerator(name, hosts, int(devices), _find(accelerator, name, where))
+def _of(name: str, hosts: int, shape: str, where: str) -> Cluster:
+    """Hosts of a shape; where a cloud's table has it, at its price and with its network."""
+    devices, _, accelerator = shapes()[shape].partition("x")
+    cluster = of_accelerator(name, hosts, int(devices), _find(accelerator, name, where))
+    rate = rates().get(shape)
+    if rate is None:
+        return cluster
+    return replace(
+        cluster,
+        rate=rate,
+        rented_devices=cluster.devices,
+        usd_per_device_hour=rate.usd_per_hour / cluster.devices,
+        price_date=rate.date,
+        nic_bytes_per_s=rate.nic_bytes_per_s,
+    )
 
 
 def _find(text: str, whole: str, where: str) -> Accelerator:
@@ -282,14 +300,28 @@ def _from_file(path: Path, this: Cluster | None, where: str) -> Cluster:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         _refuse(f"{path} is not a cluster file", path, str(error), "this", where)
     table = data.get("cluster", {})
-    unknown = [key for key in data if key not in ("cluster", "measured", "schema")]
+    unknown = [key for key in data if key not in ("cluster", "measured", "own", "schema")]
     if unknown or not isinstance(table, dict):
-        rule = "a cluster file holds the keys of [cluster] and the table [measured]"
+        rule = "a cluster file holds the keys of [cluster] and the tables [measured] and [own]"
         _refuse(
             f"{unknown[0] if unknown else 'cluster'} is no table of {path.name}", path, rule, "this", where
         )
     base = parse_cluster(str(table.get("use", "this")), this=this, where=str(path))
-    return with_keys(replace(base, name=path.stem, measured=data.get("measured")), table, str(path))
+    named = replace(base, name=path.stem, measured=data.get("measured"))
+    return _owned(with_keys(named, table, str(path)), data, path)
+
+
+def _owned(cluster: Cluster, data: Mapping[str, Any], path: Path) -> Cluster:
+    """With what the file says of one's own cluster, which is then not rented."""
+    if "own" not in data:
+        return cluster
+    if not isinstance(data["own"], dict):
+        _refuse("own is no table", path, "[own] holds what one's own cluster costs", "", str(path))
+    if data.get("cluster", {}).get("usd_per_device_hour") is not None:
+        rule = "a cluster is rented by the device-hour or one's own: one of the two"
+        _refuse(f"{path.name} is rented and owned", path, rule, "", str(path))
+    own = own_of(data["own"], str(path))
+    return replace(cluster, own=own, rate=None, rented_devices=0, usd_per_device_hour=None, price_date="")
 
 
 def with_keys(cluster: Cluster, table: Mapping[str, Any], where: str = "") -> Cluster:

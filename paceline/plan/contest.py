@@ -14,6 +14,7 @@ from paceline.ledger.outcome import Exit, Refused
 from paceline.plan.answer import Candidate, Plan
 from paceline.plan.digits import three
 from paceline.plan.layout import Layout
+from paceline.plan.money import usd_parts
 from paceline.plan.weigh import plainness
 
 RESAMPLES = 400
@@ -105,13 +106,17 @@ def _as_measured(plan: Plan, predicted: Candidate, timing: Timing) -> Candidate:
     low, mid, high = ordered[round(0.05 * last)], timing.middle_s, ordered[round(0.95 * last)]
     times = predicted.step_s[1] / mid
     of_steps = None if plan.facts.steps is None else plan.facts.steps / predicted.goodput / 3600
+    work, world = plan.facts.work, predicted.layout.world_size
+    moved = work.count.total * work.master_bytes
+    parts = {} if of_steps is None else usd_parts(plan.cluster, mid * of_steps, world, moved)
     return replace(
         predicted,
         predicted_s=predicted.step_s,
         step_s=(low, mid, high),
         tokens_per_s=predicted.tokens_per_s * times,
         mfu=predicted.mfu * times,
-        usd=None if predicted.usd is None else predicted.usd / times,
+        usd=sum(parts.values()) if parts else None,
+        usd_parts=parts,
         hours=None if of_steps is None else (low * of_steps, mid * of_steps, high * of_steps),
         measured_gib=timing.memory_gib or None,
     )

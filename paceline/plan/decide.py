@@ -12,14 +12,23 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
-from paceline.plan import chance
+from paceline.plan import chance, money
 from paceline.plan.answer import GIB, Candidate, Rejection
 from paceline.plan.census import Census
 from paceline.plan.cost.step import Memory, estimate, memory_of
 from paceline.plan.layout import Layout
 from paceline.plan.rules import first_broken, repair
 from paceline.plan.tally import Tally
-from paceline.plan.weigh import MEMORY_SIGMA, Question, fits, plainness, sigmas, simplicity, weigh
+from paceline.plan.weigh import (
+    MEMORY_SIGMA,
+    Question,
+    fits,
+    moved_bytes,
+    plainness,
+    sigmas,
+    simplicity,
+    weigh,
+)
 
 SCOPES = ("device", "host", "cluster")
 SURE = 0.9
@@ -101,7 +110,7 @@ def price(
     overhead = float(question.overhead(world, mid))
     of_steps = None if steps is None else steps * overhead / 3600
     hours = None if of_steps is None else (low * of_steps, mid * of_steps, high * of_steps)
-    price_hour = cluster.usd_per_device_hour
+    parts = {} if hours is None else money.usd_parts(cluster, hours[1], world, moved_bytes(question))
     limit = memory_limit(question, layout)
     peak = speeds.peak_flops(world) * (min(world, cluster.devices) if cluster.is_cpu else world)
     return Candidate(
@@ -111,7 +120,7 @@ def price(
         mfu=question.facts.flops_token * tokens_per_s / peak if peak else 0.0,
         memory_gib=(found.allocated_bytes / GIB, found.reserved_bytes / GIB, found.device_bytes / GIB),
         p_oom=chance.exceeds(found.device_bytes, limit, MEMORY_SIGMA),
-        usd=None if price_hour is None or hours is None else hours[1] * world * price_hour,
+        usd=sum(parts.values()) if parts else None,
         hours=hours,
         terms={f"{part}_s": value for part, value in found.seconds.items()}
         | {
@@ -122,6 +131,7 @@ def price(
         },
         scope=cluster.scope(world),
         goodput=1 / overhead,
+        usd_parts=parts,
     )
 
 
@@ -151,8 +161,9 @@ def over_limits(question: Question, candidate: Candidate) -> Rejection | None:
         limit = question.deadline_s / 3600
         return Rejection(candidate.layout, "deadline", hours, limit, "h", "more devices or fewer steps")
     if question.budget_usd is not None and candidate.usd is not None:
-        usd = candidate.usd * hours / candidate.hours[1]
-        if usd > question.budget_usd:
+        world = candidate.layout.world_size
+        usd = money.usd(question.cluster, hours, world, moved_bytes(question))
+        if usd is not None and usd > question.budget_usd:
             return Rejection(
                 candidate.layout, "cost", usd, question.budget_usd, "$", "fewer devices or steps"
             )
@@ -233,10 +244,11 @@ def _better(question: Question, wider: Candidate, best: Candidate) -> bool:
 
 def chance_faster(question: Question, a: Candidate, b: Candidate) -> float:
     """Probability that ``a`` beats ``b``: in seconds, or in device-seconds when cost is the objective."""
-    weigh = question.objective == "cost"
-    parts = [
-        {p: c.terms[f"{p}_s"] * (c.layout.world_size if weigh else 1) for p in chance.PARTS} for c in (a, b)
+    times = [
+        money.weight(question.cluster, c.layout.world_size) if question.objective == "cost" else 1
+        for c in (a, b)
     ]
+    parts = [{p: c.terms[f"{p}_s"] * n for p in chance.PARTS} for c, n in zip((a, b), times, strict=True)]
     return chance.faster(parts[0], parts[1], question.speeds.sigma)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from paceline.plan import money
 from paceline.plan.answer import Candidate
 from paceline.plan.decide import Judged
 from paceline.plan.digits import three
@@ -71,7 +72,10 @@ def _idle(question: Question, best: Candidate) -> str:
 def objective(question: Question, candidate: Candidate) -> float:
     if question.objective == "memory":
         return candidate.memory_gib[2]
-    return candidate.step_s[1] * (candidate.layout.world_size if question.objective == "cost" else 1)
+    world = candidate.layout.world_size
+    return candidate.step_s[1] * (
+        money.weight(question.cluster, world) if question.objective == "cost" else 1
+    )
 
 
 def wins_when(candidate: Candidate, best: Candidate) -> str:

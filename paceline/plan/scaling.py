@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from paceline.plan import money
 from paceline.plan.answer import Plan
 from paceline.plan.digits import three
 
@@ -22,8 +23,11 @@ def row(devices: int, found: Plan) -> Row:
     """
     best, uses = found.best, found.best.layout.world_size
     hours = None if best.hours is None else list(best.hours)
-    price, watts = found.cluster.usd_per_device_hour, found.cluster.accelerator.tdp_w
-    usd = None if hours is None or price is None else [uses * price * each for each in hours]
+    cluster, watts = found.cluster, found.cluster.accelerator.tdp_w
+    moved = found.facts.work.count.total * found.facts.work.master_bytes
+    usd = None
+    if hours is not None and best.usd is not None:
+        usd = [sum(money.usd_parts(cluster, each, uses, moved).values()) for each in hours]
     seconds = uses / best.tokens_per_s
     return {
         "devices": devices,
@@ -33,11 +37,20 @@ def row(devices: int, found: Plan) -> Row:
         "tokens_per_s": best.tokens_per_s,
         "hours": hours,
         "usd": usd,
-        "usd_per_million_tokens": None if price is None else seconds * price / 3600 * 1e6,
+        "usd_per_million_tokens": _usd_per_million(found, usd),
         "usd_per_million_parameters": usd and usd[1] / (found.facts.work.count.total / 1e6),
         "device_s_per_million_tokens": seconds * 1e6,
         "kwh": None if hours is None or not watts else [uses * watts / 1e3 * each for each in hours],
     }
+
+
+def _usd_per_million(found: Plan, usd: Sequence[float] | None) -> float | None:
+    """Of the run's tokens; of a run of unknown length what rent and power ask for a million more."""
+    facts = found.facts
+    if usd is not None and facts.steps:
+        return usd[1] / (facts.steps * facts.tokens_per_step) * 1e6
+    hours, uses = 1e6 / found.best.tokens_per_s / 3600, found.best.layout.world_size
+    return money.usd(found.cluster, hours, uses, 0.0)
 
 
 def compared(rows: Sequence[Row]) -> list[Row]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from paceline.job.quantities import print_duration
 from paceline.ledger.outcome import Exit, Refused
-from paceline.plan import rules
+from paceline.plan import money, rules
 from paceline.plan.abstain import check_limit, check_link, check_rate, inside
 from paceline.plan.answer import GIB, Candidate, Plan, Rejection
 from paceline.plan.census import of_list
@@ -84,10 +84,10 @@ def plan(
         when no
             layout meets the deadline or the budget; each with the nearest.
     """
-    question = _question(job, cluster, measured, tokens, vocab_size)
+    question = question_of(job, cluster, measured, tokens, vocab_size)
     check_rate(question)
     wanted = layout if isinstance(layout, Layout) else rules.read(layout, question.rule_facts, where)
-    judged = _judged(question, wanted, where)
+    judged = judged_by(question, wanted, where)
     best, scopes = decide(question, judged.candidates)
     listed = best_by_cut(judged.candidates)
     shown = [best, *[c for c in listed if c.layout != best.layout]][: max(1, top)]
@@ -97,8 +97,8 @@ def plan(
     disk = _disk(job, question)
 
     def answer(changed: Job, cluster: Cluster, asked: Layout) -> Candidate:
-        other = _question(changed, cluster, measured, tokens, vocab_size)
-        return decide(other, _judged(other, asked, WHERE).candidates)[0]
+        other = question_of(changed, cluster, measured, tokens, vocab_size)
+        return decide(other, judged_by(other, asked, WHERE).candidates)[0]
 
     found = Plan(
         job=job,
@@ -112,7 +112,12 @@ def plan(
         reason=reason(question, best, scopes, judged, wanted),
         shortcut=_shortcut(question, best),
         crossovers=crossovers,
-        assumed=[*question.facts.assumed, *question.speeds.assumed, *_failing(question, best)],
+        assumed=[
+            *question.facts.assumed,
+            *question.speeds.assumed,
+            *money.unknown(question.cluster),
+            *_failing(question, best),
+        ],
         disk=disk,
         what_if=[
             row
@@ -131,7 +136,7 @@ def plan(
     return found
 
 
-def _judged(question: Question, wanted: Layout, where: str) -> Judged:
+def judged_by(question: Question, wanted: Layout, where: str) -> Judged:
     """At least one candidate, or the refusal that says why there is none."""
     rules.check(wanted, question.rule_facts, where)
     closed = wanted.resolve(question.cluster.world)
@@ -145,9 +150,10 @@ def _judged(question: Question, wanted: Layout, where: str) -> Judged:
     return judged
 
 
-def _question(
+def question_of(
     job: Job, cluster: Cluster, measured: Measured | None, tokens: int | None, vocab_size: int | None
 ) -> Question:
+    """What is asked of the search: the job's own ``[cluster]`` keys over the cluster, and what is known of both."""
     table = job.cluster
     own = {
         name: getattr(table, name)

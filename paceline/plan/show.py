@@ -27,6 +27,8 @@ def table(plan: Plan, *, width: int = 100, job: str = "") -> str:
     limit = plan.cluster.memory_of_rank(plan.cluster.ranks_on_host(plan.best.layout.world_size)) / GIB
     lines = [_job(plan), _cluster(plan), _labelled("answer", answer(plan)), ""]
     lines += _candidates(plan, limit, width)
+    if plan.cluster.rate is not None or plan.cluster.own is not None:
+        lines += ["", _labelled("cost", cost(plan.best.usd_parts))]
     lines += ["", *_rejected(plan, width)]
     if close := len(tied(plan)):
         lines.append(
@@ -96,6 +98,12 @@ def _place(plan: Plan) -> str:
     return f"{many(-(-world // plan.cluster.devices), 'host')}, {many(world, 'device')}"
 
 
+def cost(parts: Mapping[str, float]) -> str:
+    """``rent $2 272 · egress $2.89``; what is not known is not in it, and stands under ``assumed``."""
+    told = [f"{name} {money(usd)}" for name, usd in parts.items()]
+    return " · ".join(told) if told else "not known: see assumed"
+
+
 def in_units(count: float) -> str:
     """``8.03 B``, ``5.3 M``, ``37.2 k``, ``912``."""
     for size, unit, digits in ((1e9, "B", 2), (1e6, "M", 1), (1e3, "k", 1)):
@@ -142,6 +150,8 @@ def _cluster(plan: Plan) -> str:
         parts.append(f"{cluster.nic_bytes_per_s * 8 / 1e9:.0f} Gbit/s a device between hosts")
     if cluster.usd_per_device_hour is not None:
         dated = f" (catalogue {cluster.price_date})" if cluster.price_date else ""
+        if cluster.rate is not None and dated:
+            dated = f" ({cluster.rate.cloud} {cluster.rate.region}, {cluster.price_date})"
         parts.append(f"${cluster.usd_per_device_hour:.2f} a device-hour{dated}")
     return _labelled("cluster", " · ".join(parts))
 

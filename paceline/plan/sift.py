@@ -84,10 +84,8 @@ class _Sieve:
         self.question, self.space, self.keep = question, space, keep
         self.speeds = question.speeds
         self.bounds = Bounds(space, self.speeds)
-        several = (float(self._weighed(1.0, world)) for world in space.worlds)
-        self.least_weight = min(
-            several, default=1.0
-        )  # of a second of a step, at the number of ranks where it is least
+        # Of a second of a step, at the number of ranks where it is least.
+        self.least_weight = min((float(self._weighed(1.0, world)) for world in space.worlds), default=1.0)
         self.limit = limit  # the weight of the last of the best, once there are as many as are kept
         self.found: list[tuple[float, Layout]] = []
         self.weights: list[float] = []  # of the best, negated: the last of them first

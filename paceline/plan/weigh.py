@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
 
-from paceline.plan import chance
+from paceline.plan import chance, money
 from paceline.plan.cluster import Cluster
 from paceline.plan.columns import Column, exponential, is_column
 from paceline.plan.cost.terms import Estimate
@@ -74,12 +74,18 @@ def weigh(question: Question, step_s: Column, device_bytes: Column, world: Colum
     if question.objective == "memory":
         return device_bytes / GIB * (1 + 1e-3 * step_s)
     room = (1 + ROOM * device_bytes / limit) * question.overhead(world, step_s)
-    return step_s * room * (world if question.objective == "cost" else 1)
+    return step_s * room * (money.weight(question.cluster, world) if question.objective == "cost" else 1)
+
+
+def moved_bytes(question: Question) -> int:
+    """What leaves a rented cluster in the end: the trained weights, once."""
+    work = question.facts.work
+    return work.count.total * work.master_bytes
 
 
 def is_late(question: Question, found: Estimate, world: Column) -> Column:
     """Whether the run would be late or too dear at the upper end of its interval."""
-    steps, price_hour = question.facts.steps, question.cluster.usd_per_device_hour
+    steps = question.facts.steps
     if steps is None or (question.deadline_s is None and question.budget_usd is None):
         return False
     spread = chance.sigma(found.seconds, sigmas(question, found))
@@ -88,8 +94,9 @@ def is_late(question: Question, found: Estimate, world: Column) -> Column:
     late: Column = False
     if question.deadline_s is not None:
         late = hours * 3600 > question.deadline_s
-    if question.budget_usd is not None and price_hour is not None:
-        late = late | (hours * world * price_hour > question.budget_usd)
+    if question.budget_usd is not None:
+        usd = money.usd(question.cluster, hours, world, moved_bytes(question))
+        late = late if usd is None else late | (usd > question.budget_usd)
     return late
 
 

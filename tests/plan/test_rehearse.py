@@ -8,14 +8,14 @@ from paceline.plan.cluster import parse_cluster
 from paceline.plan.decide import price
 from paceline.plan.layout import Layout
 from paceline.plan.rehearse import Rehearsal, idle_s, stage_seconds
-from paceline.plan.search import _question
+from paceline.plan.search import question_of
 from paceline.plan.weigh import Question
 from tests.plan.answers import LLAMA, job
 
 
 @pytest.fixture(scope="module")
 def question() -> Question:
-    return _question(job(LLAMA), parse_cluster("2x8xH100-SXM-80GB"), None, None, None)
+    return question_of(job(LLAMA), parse_cluster("2x8xH100-SXM-80GB"), None, None, None)
 
 
 @pytest.mark.parametrize("text", ["fsdp=4,pp=4,mbs=1,recompute=full", "dp=4,pp=4:gpipe,mbs=2"])
@@ -38,7 +38,7 @@ def test_stages_are_priced_one_by_one(question: Question) -> None:
 def test_long_steps_are_extended(question: Question) -> None:
     """1f1b waits as long whatever the number of micro-batches is."""
     few, many = (Layout.parse(f"fsdp={n},pp=2,mbs=1") for n in (32, 2))
-    wide = _question(job(LLAMA), parse_cluster("8x8xH100-SXM-80GB"), None, None, None)
+    wide = question_of(job(LLAMA), parse_cluster("8x8xH100-SXM-80GB"), None, None, None)
     assert idle_s(wide, few) == pytest.approx(idle_s(question, many), rel=0.05)
 
 

@@ -12,7 +12,7 @@ from paceline.plan.cluster import parse_cluster
 from paceline.plan.decide import judge, order, rank_key
 from paceline.plan.enumerate import scopes
 from paceline.plan.layout import Layout
-from paceline.plan.search import _question
+from paceline.plan.search import question_of
 from paceline.plan.sift import sift
 from paceline.plan.speed.columns import ColumnSpeeds
 from paceline.plan.survey import tally_of
@@ -38,10 +38,10 @@ def asked(seed: int) -> Question:
     if draw.random() < 0.2:
         table["layout.deadline"] = "30min"
     if seed % 7 == 0:
-        return columns(_question(job(table), machine(draw.choice((2, 4, 6))), measurement(), None, None))
+        return columns(question_of(job(table), machine(draw.choice((2, 4, 6))), measurement(), None, None))
     hosts, devices = draw.choice(((1, 2), (1, 4), (1, 8), (2, 2), (2, 4), (3, 2)))
     name = f"{hosts}x{devices}x{draw.choice(ACCELERATORS)}"
-    return columns(_question(job(table), parse_cluster(name), None, None, None))
+    return columns(question_of(job(table), parse_cluster(name), None, None, None))
 
 
 def columns(question: Question) -> Question:
@@ -69,7 +69,7 @@ def test_the_pruned_search_finds_what_pricing_everything_finds(seed: int) -> Non
 
 def test_most_of_a_space_need_not_be_priced() -> None:
     small = job({"model.preset": "small", "train.steps": 10, "data.tokenizer": "bpe:8192"})
-    question = columns(_question(small, parse_cluster("4x8xH100-SXM-80GB"), None, None, None))
+    question = columns(question_of(small, parse_cluster("4x8xH100-SXM-80GB"), None, None, None))
     space = scopes(question.cluster, question.facts.work, Layout(auto=True))[-1]
     found = sift(question, space, TOP)
     assert found.tally.scored < found.tally.divide / 4

@@ -1,0 +1,1 @@
+"""Which hardware: instance types and numbers of hosts, one's own against rented, each by the ordinary search."""
