@@ -35,6 +35,7 @@ def row(devices: int, found: Plan) -> Row:
         "layout": str(best.layout),
         "step_s": list(best.step_s),
         "tokens_per_s": best.tokens_per_s,
+        "goodput": best.goodput,
         "hours": hours,
         "usd": usd,
         "usd_per_million_tokens": _usd_per_million(found, usd),
@@ -49,7 +50,7 @@ def _usd_per_million(found: Plan, usd: Sequence[float] | None) -> float | None:
     facts = found.facts
     if usd is not None and facts.steps:
         return usd[1] / (facts.steps * facts.tokens_per_step) * 1e6
-    hours, uses = 1e6 / found.best.tokens_per_s / 3600, found.best.layout.world_size
+    hours, uses = 1e6 / found.best.tokens_per_s / found.best.goodput / 3600, found.best.layout.world_size
     return money.usd(found.cluster, hours, uses, 0.0)
 
 

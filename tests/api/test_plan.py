@@ -48,7 +48,7 @@ def test_scale_gives_cost_and_speed_up_by_device_count(job: pl.Job) -> None:
     assert pl.Layout.parse(rows[0]["layout"]).world_size == 1
     eight = rows[2]
     assert eight["efficiency"] == pytest.approx(eight["speed_up"] / eight["uses"])
-    tokens = eight["tokens_per_s"] * eight["hours"][1] * 3600
+    tokens = eight["tokens_per_s"] * eight["goodput"] * eight["hours"][1] * 3600
     assert eight["usd_per_million_tokens"] == pytest.approx(eight["usd"][1] / tokens * 1e6)
     assert eight["kwh"][1] == pytest.approx(eight["uses"] * 0.7 * eight["hours"][1])  # 700 W each
     assert eight["hours"][0] < eight["hours"][1] < eight["hours"][2]
