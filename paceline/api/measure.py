@@ -26,12 +26,17 @@ def measured_or_measure(machine: Machine, say: Callable[[str, str], None]) -> Me
     return measure_now(machine, say)
 
 
-def measure_now(machine: Machine, say: Callable[[str, str], None]) -> Measured | None:
-    """Whatever the cache holds; the new figures replace it."""
+def measure_now(machine: Machine, say: Callable[[str, str], None], rounds: int = 1) -> Measured | None:
+    """Whatever the cache holds; the new figures replace it.
+
+    Args:
+        rounds: how often each figure is taken, some seconds apart, and more shapes of blocks with more than one.
+    """
     path, key = _place(machine)
-    say("machine", f"measuring {many(machine.cores, 'core')} of {machine.cpu_model} once, about 20 s …")
+    wait = "once, about 30 s" if rounds == 1 else f"{rounds} times over, about {30 * rounds} s"
+    say("machine", f"measuring {many(machine.cores, 'core')} of {machine.cpu_model} {wait} …")
     _make_room(path)
-    return take(machine, path, key)
+    return take(machine, path, key, rounds)
 
 
 def _place(machine: Machine) -> tuple[Path, str]:
@@ -39,7 +44,7 @@ def _place(machine: Machine) -> tuple[Path, str]:
     return measurement_path(cache_folder(), key), key
 
 
-def take(machine: Machine, path: Path, key: str) -> Measured | None:
+def take(machine: Machine, path: Path, key: str, rounds: int = 1) -> Measured | None:
     """Measure with one rank, two, and four, each in processes of their own; the file is complete or absent.
 
     Raises:
@@ -50,7 +55,7 @@ def take(machine: Machine, path: Path, key: str) -> Measured | None:
         for ranks, threads, compute in worlds(machine.cores):
             taken = Measured.read(partial, key)
             busy = taken is not None and taken.busy
-            payload = {"file": str(partial), "key": key, "compute": compute, "busy": busy}
+            payload = {"file": str(partial), "key": key, "compute": compute, "busy": busy, "rounds": rounds}
             logs = Path(scratch) / "logs"
             run_ranks(
                 ENTRY,
@@ -73,7 +78,7 @@ def _leave_at_once(stopper: Stopper) -> None:
 
 
 def _make_room(path: Path) -> None:
-    """The cache must be writable before 20 s are spent on what goes into it."""
+    """The cache must be writable before half a minute is spent on what goes into it."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=path.parent):

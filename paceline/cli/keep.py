@@ -123,7 +123,7 @@ def cluster_measure(
 ) -> Reply:
     """Measure this machine now: products, memory, optimizer, a block, collectives between its processes.
 
-    About 20 s on two cores. Plans for `this` use the newest measurement; `--cluster FILE.toml` uses this one anywhere.
+    About 90 s on two cores. Plans for `this` use the newest measurement; `--cluster FILE.toml` uses this one anywhere.
     With --from nothing is measured: a finished run says what its steps took, over what had been priced for them.
     """
     if runs:

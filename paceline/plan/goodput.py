@@ -18,7 +18,9 @@ from paceline.plan.digits import grouped, three
 DEVICE_MTBF_S = 50_700 * 3600.0
 """Of one accelerator with its share of host and network: 419 unexpected stops of 16 384 H100 in 54 days (The Llama 3
 Herd of Models, 2024, §3.3.4)."""
-HOST_STORE_BYTES_PER_S = 4e9  # of one host to and from local disks or a parallel file system: assumed, and said
+HOST_STORE_BYTES_PER_S = (
+    4e9  # of one host to and from local disks or a parallel file system: assumed, and said
+)
 LARGEST = 200.0  # of an exponent: beyond it a run does not come forward
 DETECT_S, START_S = (
     60.0,

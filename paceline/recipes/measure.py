@@ -8,9 +8,10 @@ bus, caches, loopback) is in the figures. A run that is cut short leaves the fil
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
@@ -27,21 +28,29 @@ from paceline.ledger.atomic import read_json_or, write_json
 from paceline.ledger.plural import many
 from paceline.ledger.resident import resident_bytes
 from paceline.plan.measured import QUIET, SCHEMA, merged
+from paceline.recipes.messages import messages
 from paceline.recipes.place import Emit, Place, Stop
 
 MATMUL_SIZES = {"fp32": (128, 256, 512, 1024), "fp64": (512,), "bf16": (256,)}
 WORTH_MORE_SIZES = (512, 1024)  # of bf16, where the smallest says that the device has instructions for it
 STREAM_NUMBERS = 8 << 20  # 32 MiB of float32, out of every cache
-OPTIMIZER_NUMBERS = 2 << 20
-COLLECTIVE_BYTES = (1 << 16, 1 << 20, 1 << 23, 1 << 25)
+OPTIMIZER_NUMBERS = 8 << 20  # with its states 128 MiB: as a model's own, none of it is in a cache
 SHAPES = (  # hidden, feed-forward, heads, key/value heads, sequence, micro-batch; vocabulary 2048
     (256, 704, 4, 2, 256, 2),
     (512, 1408, 8, 4, 512, 1),
 )
+MORE_SHAPES = ((128, 352, 4, 4, 256, 4), (256, 704, 4, 4, 256, 4), (512, 1408, 8, 8, 256, 2))
 EACH_S, BLOCK_S = 0.15, 0.5  # how long one figure is timed
 BUSY_TIMES = 4  # as many samples where other programs hold the cores
-BLOCKS_S = 4.0  # no further block is begun after this
+BLOCKS_S, MORE_BLOCKS_S = (
+    4.0,
+    9.0,
+)  # no further block is begun after this, in the only round and in one of several
 LARGEST_BLOCK_FLOPS = 60e9  # a larger micro-batch would take seconds: the general shapes must do
+
+
+Shape = tuple[ModelWidths, int, int]
+"""Widths, sequence length, micro-batch."""
 
 
 @dataclass(frozen=True)
@@ -64,9 +73,9 @@ class Bench:
     def seconds(
         self, work: Callable[[], object], for_s: float, least: int = 3, *, best: bool = False
     ) -> float:
-        """Seconds of one call of ``work``: lower quartile of as many as fit ``for_s``, mean over the ranks.
+        """Seconds of one call of ``work``: median of as many as fit ``for_s``, mean over the ranks.
 
-        The quartile leaves out what else ran for a moment, and keeps what the ranks do to each other.
+        The median leaves out what else ran for a moment, and keeps what the ranks do to each other.
         ``best`` takes the shortest: what the hardware can do, which MFU divides by.
         """
         work()
@@ -79,7 +88,7 @@ class Bench:
             work()
             times.append(time.perf_counter() - began)
         times.sort()
-        return self.mean(times[0 if best or self.busy else len(times) // 4])
+        return self.mean(times[0 if best or self.busy else len(times) // 2])
 
     def under(self, **figures: Any) -> dict[str, Any]:
         """A row with the conditions it was taken under."""
@@ -92,7 +101,8 @@ def run(payload: dict[str, Any], place: Place, emit: Emit, stop: Stop) -> dict[s
     Args:
         payload: ``file`` to write and ``key`` of the machine (``plan.measured``); ``compute``: time compute,
             not only collectives; optional ``busy``, other
-            programs hold the cores; optional ``widths`` (of a ModelWidths), ``sequence_length`` and ``mbs``, a
+            programs hold the cores; optional ``rounds``: everything but the products is timed so often, some seconds
+            apart, and the medians count; optional ``widths`` (of a ModelWidths), ``sequence_length`` and ``mbs``, a
             list of micro-batches: times the very model that will train.
 
     Returns:
@@ -109,7 +119,7 @@ def run(payload: dict[str, Any], place: Place, emit: Emit, stop: Stop) -> dict[s
         try:
             bench = Bench(place.threads, place.world_size, _meet, _mean, stop, bool(payload.get("busy")))
             found = _measure(payload, bench)
-            found["collectives"] = collectives(place.world_size, bench)
+            found["collectives"] = messages(place.world_size, bench, int(payload.get("rounds", 1)))
         finally:
             world.close()
     found["process_bytes"] = size
@@ -140,7 +150,8 @@ def _measure(payload: Mapping[str, Any], bench: Bench) -> dict[str, Any]:
     found: dict[str, Any] = {"threads": bench.threads, "processes": bench.processes}
     if not payload.get("compute", True):
         return found
-    shapes = [reference(*shape) for shape in SHAPES]
+    more = MORE_SHAPES if int(payload.get("rounds", 1)) > 1 else ()
+    shapes = [reference(*shape) for shape in (*SHAPES, *more)]
     if payload.get("widths"):
         widths = timed(ModelWidths(**payload["widths"]))
         own = [(widths, int(payload["sequence_length"]), int(mbs)) for mbs in payload.get("mbs", [1])]
@@ -150,22 +161,41 @@ def _measure(payload: Mapping[str, Any], bench: Bench) -> dict[str, Any]:
     spent_s = (time.perf_counter() - wall_s) * bench.threads
     found["cpu_share"] = round(min(1.0, bench.mean((time.process_time() - cpu_s) / spent_s)), 3)
     bench = replace(bench, busy=bench.busy or found["cpu_share"] < QUIET)
-    found["stream"] = [stream(bench)]
-    found["optimizer"] = [optimizer(bench)]
     if bench.processes == 1:
         found["dispatch_s"] = dispatch_s(bench)
-    began, found["blocks"] = time.perf_counter(), []
+    limit_s = MORE_BLOCKS_S if more else BLOCKS_S
+    rounds = [_round(bench, shapes, limit_s) for _ in range(int(payload.get("rounds", 1)))]
+    for name in ("stream", "optimizer", "blocks"):
+        found[name] = medians([one[name] for one in rounds])
+    return found
+
+
+def _round(bench: Bench, shapes: Sequence[Shape], limit_s: float) -> dict[str, list[dict[str, Any]]]:
+    """Memory, optimizer and blocks, once."""
+    found: dict[str, list[dict[str, Any]]] = {
+        "stream": [stream(bench)],
+        "optimizer": [optimizer(bench)],
+        "blocks": [],
+    }
+    began = time.perf_counter()
     for shape in shapes:
-        # The ranks must agree whether there is another round, so they compare the mean of their clocks.
-        if bench.mean(time.perf_counter() - began) > BLOCKS_S:
+        # The ranks must agree whether there is another one, so they compare the mean of their clocks.
+        if bench.mean(time.perf_counter() - began) > limit_s:
             break
         found["blocks"].append(block(*shape, "fp32", bench))
     return found
 
 
-def reference(
-    hidden: int, inner: int, heads: int, key_value: int, length: int, mbs: int
-) -> tuple[ModelWidths, int, int]:
+def medians(rounds: Sequence[Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
+    """The rows of the round that has fewest, each figure the median of the rounds'."""
+    figures = ("bytes_per_s", "parameters_per_s", "layer_s", "outer_s", "seconds")
+    return [
+        {**rows[0], **{name: median(row[name] for row in rows) for name in figures if name in rows[0]}}
+        for rows in zip(*rounds, strict=False)
+    ]
+
+
+def reference(hidden: int, inner: int, heads: int, key_value: int, length: int, mbs: int) -> Shape:
     """Widths, sequence length and micro-batch of one of the general shapes."""
     widths = ModelWidths(
         vocab_size=2048,
@@ -266,23 +296,6 @@ def dispatch_s(bench: Bench) -> float:
     return max((_step_s(widths, 4, 4, 1, "fp32", bench, EACH_S) - outer) / 4, 1e-6)
 
 
-def collectives(ranks: int, bench: Bench) -> list[dict[str, Any]]:
-    """Seconds of the three collectives of dp and fsdp, by bytes of the full message, the slowest rank's."""
-    rows = []
-    for size in COLLECTIVE_BYTES:
-        whole = torch.ones(size // 4)
-        part = torch.ones(size // 4 // ranks)
-        calls: dict[str, Callable[[], object]] = {
-            "all_reduce": lambda whole=whole: dist.all_reduce(whole),  # type: ignore[misc]
-            "all_gather": lambda w=whole, p=part: dist.all_gather_into_tensor(w, p),  # type: ignore[misc]
-            "reduce_scatter": lambda w=whole, p=part: dist.reduce_scatter_tensor(p, w),  # type: ignore[misc]
-        }
-        for op, call in calls.items():
-            seconds = _together_s(call, 5 if size <= 1 << 20 else 3, busy=bench.busy)
-            rows.append(bench.under(op=op, ranks=ranks, bytes=size, seconds=seconds))
-    return rows
-
-
 def _step_s(
     widths: ModelWidths, layers: int, length: int, mbs: int, precision: str, bench: Bench, for_s: float
 ) -> float:
@@ -299,19 +312,6 @@ def _step_s(
         micro_batch_loss(model, batch).backward()
 
     return bench.seconds(step, for_s)
-
-
-def _together_s(call: Callable[[], object], times: int, *, busy: bool = False) -> float:
-    """Median seconds of a collective that all ranks enter together; the slowest rank's. ``busy``: the shortest."""
-    times *= BUSY_TIMES if busy else 1
-    call()
-    taken: list[float] = []
-    for _ in range(times):
-        dist.barrier()
-        began = time.perf_counter()
-        call()
-        taken.append(time.perf_counter() - began)
-    return _over_ranks(sorted(taken)[0 if busy else times // 2], dist.ReduceOp.MAX)
 
 
 def _over_ranks(value: float, op: Any) -> float:

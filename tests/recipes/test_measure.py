@@ -10,7 +10,7 @@ import torch
 
 from paceline.launch.local import run_here
 from paceline.plan.measured import Measured, fastest_precision
-from paceline.recipes import measure
+from paceline.recipes import measure, messages
 from paceline.recipes.measure import Bench
 from tests.pool import RankPool
 
@@ -27,7 +27,7 @@ def test_seconds_are_those_of_the_work() -> None:
 
 
 def test_while_other_programs_hold_the_cores_the_shortest_time_counts() -> None:
-    """Most samples wait for a core: the quartile would be a hundred times the work."""
+    """Most samples wait for a core: the median would be a hundred times the work."""
     import time
 
     calls = iter([0.0] + [0.05, 0.05, 0.05, 0.001] * 10)
@@ -101,8 +101,31 @@ def test_two_ranks_are_timed_together_over_the_wire(ranks: RankPool) -> None:
 
 def collectives_of_a_rank(world: object) -> list[dict[str, object]]:
     """Runs on each rank of the pool."""
-    measure.COLLECTIVE_BYTES = (1 << 10, 1 << 20)
-    return measure.collectives(2, Bench(1, 2, measure._meet, measure._mean, lambda: None))
+    messages.COLLECTIVE_BYTES = (1 << 10, 1 << 20)
+    return messages.messages(2, Bench(1, 2, measure._meet, measure._mean, lambda: None))
+
+
+def test_a_figure_of_several_rounds_is_their_median() -> None:
+    rounds = [[{"threads": 1, "layer_s": s, "outer_s": 2 * s}] for s in (3.0, 1.0, 2.0)]
+    rounds[1].append({"threads": 1, "layer_s": 9.0, "outer_s": 9.0})  # a shape that one round had time for
+    assert measure.medians(rounds) == [{"threads": 1, "layer_s": 2.0, "outer_s": 4.0}]
+
+
+def test_a_message_is_what_it_adds_to_the_work_before_it(ranks: RankPool) -> None:
+    late = ranks(2).run("tests.recipes.test_measure:late_message_of_a_rank")[0]
+    assert 0.018 < late < 0.1  # 20 ms planted in the call of one rank, however long the work is
+
+
+def late_message_of_a_rank(world: object) -> float:
+    import time
+
+    import torch.distributed as dist
+
+    def call() -> None:
+        time.sleep(0.02 if dist.get_rank() == 1 else 0.0)
+        dist.barrier()
+
+    return messages._within_s(messages._work(), call, 3)
 
 
 def test_a_layer_with_experts_is_timed_as_what_a_token_meets() -> None:
