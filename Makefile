@@ -2,6 +2,7 @@
 # make test    everything that CI checks
 # make prove   every layout against one device: families x axes x features, pairwise, in float64; planted faults
 # make plan-accuracy  predictions against published runs, by source; exit 1 when a bar is missed
+# make plan-memory    the planner's memory against the dry run of the real code; exit 1 when a layout is beyond 3 %
 # make bench   ratios against the shortest hand-written loop, and of start-up; the dry run at full depth
 # Each sets up .venv first; PYTHON chooses the interpreter (3.11 or later).
 
@@ -10,7 +11,7 @@ BIN := .venv/bin
 JOBS ?= 2
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test lint prove bench plan-accuracy clean
+.PHONY: demo test lint prove bench plan-accuracy plan-memory clean
 
 .venv/.run: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Paceline needs Python 3.11 or later: make PYTHON=python3.12 ...")'
@@ -44,6 +45,9 @@ bench: .venv/.dev
 
 plan-accuracy: .venv/.dev
 	$(BIN)/python -m benchmarks.plan_accuracy
+
+plan-memory: .venv/.dev
+	$(BIN)/python -m benchmarks.plan_memory
 
 clean:
 	rm -rf .venv build dist *.egg-info
