@@ -43,7 +43,8 @@ def cast_weights(
     in flight has its own.
 
     Args:
-        outside: no layer is at work. head: nor that, and the loss has the head's. first: of the last micro-batch only the first layer's are left.
+        outside: no layer is at work. head: nor that, and the loss has the head's.
+        first: of the last micro-batch only the first layer's are left.
     """
     if work.precision != "bf16":
         return 0.0
