@@ -15,6 +15,7 @@ Between ``layer`` and ``first`` activations go and gradients come by the layer, 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from paceline.plan.activations import (
     head_gradient_bytes,
@@ -56,7 +57,7 @@ class Rank:
     working: Column
     outer: Column
 
-    @property
+    @cached_property
     def always(self) -> Parts:
         layout, work, held = self.layout, self.work, self.held
         local = rank_states(layout, held)
@@ -66,19 +67,19 @@ class Rank:
         }
         return found | dp.memory(layout, work, held)
 
-    @property
+    @cached_property
     def gradients(self) -> Parts:
         """Of the step so far; zero1 sums whole ones."""
         if self.layout.sharded and self.layout.zero == "zero1":
             return {"whole gradients": 1.0 * self.work.gradient_bytes * self.held.total}
         return {"gradients": self.work.master_bytes * rank_states(self.layout, self.held)}
 
-    @property
+    @cached_property
     def earlier(self) -> Parts:
         """The same, where an earlier micro-batch has left them."""
         return {name: choose(self.fresh, 0.0, size) for name, size in self.gradients.items()}
 
-    @property
+    @cached_property
     def scatters(self) -> bool:
         """Whether a layer's gradients are scattered behind its backward."""
         return self.layout.sharded and self.layout.zero != "zero1"
