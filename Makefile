@@ -2,6 +2,8 @@
 # make test    everything that CI checks
 # make prove   every layout against one device: families x axes x features, pairwise, in float64; planted faults
 # make plan-accuracy  predictions against published runs, by source; exit 1 when a bar is missed
+# make plan-local   local layouts predicted, then run: error and order
+# make plan-memory    the planner's memory against the dry run of the real code; exit 1 when a layout is beyond 3 %
 # make bench   ratios against the shortest hand-written loop, and of start-up; the dry run at full depth
 # Each sets up .venv first; PYTHON chooses the interpreter (3.11 or later).
 
@@ -10,7 +12,7 @@ BIN := .venv/bin
 JOBS ?= 2
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test lint prove bench plan-accuracy plan-local clean
+.PHONY: demo test lint prove bench plan-accuracy plan-local plan-memory clean
 
 .venv/.run: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Paceline needs Python 3.11 or later: make PYTHON=python3.12 ...")'
@@ -47,6 +49,9 @@ plan-accuracy: .venv/.dev
 
 plan-local: .venv/.dev
 	$(BIN)/python -m benchmarks.local_layouts --fresh
+
+plan-memory: .venv/.dev
+	$(BIN)/python -m benchmarks.plan_memory
 
 clean:
 	rm -rf .venv build dist *.egg-info

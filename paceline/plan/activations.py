@@ -14,7 +14,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from paceline.plan import beyond
-from paceline.plan.columns import Column, least
+from paceline.plan.columns import Column, least, most
 from paceline.plan.model import (
     COMPUTE_BYTES,
     LOSS_CHUNK,
@@ -34,7 +34,12 @@ INDEX_BYTES = 8
 
 @lru_cache(maxsize=8192)
 def layer_activation_bytes(
-    kind: Widths, precision: str, sequence_length: int = 0, tp: int = 1, recompute: str = "none"
+    kind: Widths,
+    precision: str,
+    sequence_length: int = 0,
+    tp: int = 1,
+    recompute: str = "none",
+    etp: int = 1,
 ) -> float:
     """What one layer of a kind (as :func:`paceline.plan.model.cut` leaves it to a rank) keeps for backward.
 
@@ -42,16 +47,16 @@ def layer_activation_bytes(
         sequence_length: of the whole row; only soft-capped scores keep a term of it.
         tp: ranks over which the residual stream is cut.
         recompute: as in the layout; what is computed again is not kept.
+        etp: ranks that share each expert, and so gather their routed tokens.
     """
     w, h = COMPUTE_BYTES[precision], kind.hidden_size
     if recompute == "full":
         return w * h / tp
     if recompute == "selective":
-        return w * h / tp + _matrix_outputs(kind, precision, tp)
+        return w * h / tp + _matrix_outputs(kind, precision, tp, etp)
     stream = beyond.of(kind).norms * _norm_bytes(kind, precision) / tp
-    return (
-        stream + _attention_bytes(kind, precision, sequence_length) + _feed_forward_bytes(kind, precision, tp)
-    )
+    attention = _attention_bytes(kind, precision, sequence_length)
+    return stream + attention + _feed_forward_bytes(kind, precision, tp, etp)
 
 
 def _norm_bytes(widths: Widths, precision: str) -> float:
@@ -89,8 +94,9 @@ def _latent_bytes(kind: Widths, precision: str) -> float:
     return w * (3 * latents + kind.qk_rope_head_dim) + scales
 
 
-def _feed_forward_bytes(kind: Widths, precision: str, tp: int) -> float:
-    """Dense or shared: the input (after tp's gather), gate, up, act(gate), product. Routed: the same in the stream."""
+def _feed_forward_bytes(kind: Widths, precision: str, tp: int, etp: int) -> float:
+    """Dense or shared: the input (after tp's gather), gate, up, act(gate), product. Routed: the same in the stream,
+    of which each expert gets as many tokens as the others."""
     w, wide, h = COMPUTE_BYTES[precision], WIDE_BYTES[precision], kind.hidden_size
     inner = 4 if kind.gated_mlp else 2
     if kind.hidden_act == "relu":  # keeps its output, which the next product keeps as well
@@ -99,14 +105,14 @@ def _feed_forward_bytes(kind: Widths, precision: str, tp: int) -> float:
     if not kind.num_experts:
         return w * h + features
     chosen = kind.num_experts_per_tok
-    routed = wide * h + chosen * ((w + wide) * h + w * inner * kind.moe_intermediate_size)
+    routed = wide * h + chosen * (wide * h + etp * w * (h + inner * kind.moe_intermediate_size))
     routed += wide * (2 * kind.num_experts + 2 * chosen) + 3 * INDEX_BYTES * chosen
     # The shared experts' input is the router's where that needs neither a wide copy nor a gather.
     gathered = w * h if kind.intermediate_size and (tp > 1 or w != wide) else 0
     return routed / tp + gathered + features
 
 
-def _matrix_outputs(kind: Widths, precision: str, tp: int) -> float:
+def _matrix_outputs(kind: Widths, precision: str, tp: int, etp: int) -> float:
     """What ``recompute=selective`` keeps: outputs of matrix products, and of attention."""
     w, wide, h = COMPUTE_BYTES[precision], WIDE_BYTES[precision], kind.hidden_size
     q, k, v = query_width(kind), key_width(kind), value_width(kind)
@@ -118,7 +124,7 @@ def _matrix_outputs(kind: Widths, precision: str, tp: int) -> float:
     kept = w * (projected + v + h) + wide * kind.num_attention_heads
     if kind.intermediate_size:
         kept += w * (matrices * kind.intermediate_size + h)
-    routed = kind.num_experts_per_tok * (matrices * kind.moe_intermediate_size + h)
+    routed = etp * kind.num_experts_per_tok * (matrices * kind.moe_intermediate_size + h)
     return kept + (w * routed + wide * kind.num_experts) / tp
 
 
@@ -140,17 +146,21 @@ def head_gradient_bytes(widths: Widths, precision: str, tp: int = 1) -> float:
 
 
 def loss_bytes(widths: Widths, precision: str, tokens: Column, tp: int = 1) -> Column:
-    """While a chunk of tokens is scored: its logits, their wide copy and their gradient."""
+    """While a chunk of tokens is scored: logits, whose memory their gradient takes, and that in the compute type.
+
+    Either with the product that makes the head's gradient, or with the next chunk's logits beside them.
+    """
     w, wide = COMPUTE_BYTES[precision], WIDE_BYTES[precision]
-    each = wide + (2 * w if precision == "bf16" else 0)
-    return each * least(tokens, max(1, LOSS_CHUNK // widths.vocab_size)) * widths.vocab_size / tp
+    chunk = max(1, LOSS_CHUNK // widths.vocab_size)
+    each = (wide + (w if precision == "bf16" else 0)) * widths.vocab_size / tp
+    one = each * least(tokens, chunk) + head_product_bytes(widths, precision, tp)
+    return most(one, each * least(tokens, 2 * chunk))
 
 
-def block_bytes(kind: Widths, precision: str, tp: int = 1) -> float:
-    """Gradients that live at once in the backward of a layer, for a token."""
-    w = COMPUTE_BYTES[precision]
-    features = max(kind.intermediate_size, kind.num_experts_per_tok * kind.moe_intermediate_size / tp)
-    return w * (4 * features + 4 * kind.hidden_size)
+def head_product_bytes(widths: Widths, precision: str, tp: int = 1) -> float:
+    """The head's gradient in the compute type, beside the wide one: of a chunk, and later for autograd."""
+    w, wide = COMPUTE_BYTES[precision], WIDE_BYTES[precision]
+    return 0.0 if w == wide else head_gradient_bytes(widths, precision, tp) * w / wide
 
 
 def cast_weight_bytes(widths: Widths, precision: str, tp: int = 1, ep: int = 1) -> float:
@@ -159,3 +169,44 @@ def cast_weight_bytes(widths: Widths, precision: str, tp: int = 1, ep: int = 1) 
         return 0.0
     layers = sum(layer_parameters(cut(kind, tp, ep)).total * len(which) for kind, which in kinds(widths))
     return 2 * float(layers + norm_parameters(widths))
+
+
+@lru_cache(maxsize=8192)
+def working_bytes(
+    kind: Widths,
+    precision: str,
+    sequence_length: int = 0,
+    tp: int = 1,
+    recompute: str = "none",
+    etp: int = 1,
+) -> float:
+    """Of the layer that is in its backward, beside what was kept for it; with recompute it is all there again."""
+    again = 0.0
+    if recompute != "none":
+        again = layer_activation_bytes(kind, precision, sequence_length, tp, etp=etp)
+        again -= layer_activation_bytes(kind, precision, sequence_length, tp, recompute, etp)
+    return again + block_bytes(kind, precision, tp)
+
+
+def block_bytes(kind: Widths, precision: str, tp: int = 1) -> float:
+    """Gradients that live at once in the backward of a layer, less what has been let go of by then.
+
+    That is where the product of act(gate) and up is differentiated: the product has gone, three gradients of its
+    width are there, and that of the stream. Routed: where the experts' outputs are weighed, which takes a gradient
+    of them and of their weights, in the wide type.
+    """
+    w, wide, h = COMPUTE_BYTES[precision], WIDE_BYTES[precision], kind.hidden_size
+    dense = w * (2 if kind.gated_mlp else 1) * kind.intermediate_size + w * h
+    if not kind.num_experts:
+        return dense
+    weighed = 2 * kind.num_experts_per_tok * wide * h + w * h + (wide * h if w != wide else 0)
+    return max(dense, weighed / tp)
+
+
+def split_bytes(kind: Widths, precision: str, tp: int = 1, etp: int = 1) -> float:
+    """Of a layer whose backward has run for its inputs only: the gradients of its products' outputs."""
+    w, h = COMPUTE_BYTES[precision], kind.hidden_size
+    matrices = 2 if kind.gated_mlp else 1
+    routed = etp * kind.num_experts_per_tok * (matrices * kind.moe_intermediate_size + h) / tp
+    attention = query_width(kind) + 2 * key_width(kind)
+    return w * (attention + matrices * kind.intermediate_size + 2 * h + routed)

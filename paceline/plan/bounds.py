@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from paceline.plan.activations import block_bytes, layer_activation_bytes
+from paceline.plan.activations import layer_activation_bytes, working_bytes
 from paceline.plan.cluster import Cluster
 from paceline.plan.columns import Column
 from paceline.plan.cost import cp, ep, pp, single, tp
@@ -255,23 +255,28 @@ class Bounds:
         work = self.work
         tokens = at.mbs * (work.sequence_length / cut.cp)
         layer = self._layer_bytes(cut, recompute)
-        present = at.counts > 0
+        present, there = at.counts > 0, at.many > 0
         outer, whole = self._outer(at, cut), self._states(at, cut, layer, sharded=False)
         states = self._states(at, cut, layer, sharded=sharded) if sharded else whole
         if sharded:
-            unit = (present * (layer.dense + layer.experts)[:, None]).max(axis=1)
-            largest = np.maximum(unit, outer)
-            live = np.where(kept | at.split, whole, largest + unit)
+            shared = (np.maximum(1, at.world // at.pp // (cut.ep * cut.etp)) > 1)[
+                None
+            ]  # else fsdp gathers none
+            unit = (present * (layer.dense[:, None] + shared * layer.experts[:, None])).max(axis=1)
+            ahead = np.minimum(2, at.counts.sum(axis=1))
+            gathered = whole - ~shared * _by_kind(at.counts, layer.experts[:, None])
+            live = np.where(kept | at.split, gathered, outer + ahead * unit)
             beside = work.weight_bytes * live
         else:
             alone = (at.pp == 1) & (cut.tp * cut.cp * cut.ep * cut.etp == 1)
             beside = work.gradient_bytes * whole * (alone & (at.degree > 1))
-        gradients = np.where(at.micros == 1, 0, 1)  # with one, they appear as activations go
+        gradients = np.where(at.micros > at.live, 1, 0)  # else they appear as activations go
         each = work.master_bytes * (1 + gradients + work.optimizer_states) * states + beside
         each = each + at.live * _by_kind(at.counts, layer.kept[:, None]) * tokens
-        each = each + (present * layer.working[:, None]).max(axis=1) * tokens * (at.many > 0)
+        each = each + (present * layer.working[:, None]).max(axis=1) * tokens * there
         stream = work.widths.hidden_size * work.weight_bytes / cut.tp
-        each = each + 2 * at.vpp * (at.pp > 1) * tokens * stream
+        outputs = at.live * (at.vpp - at.ends[:, 1]) + 1
+        each = each + outputs * (at.pp > 1) * tokens * stream * there
         groups = (cut.tp > 1) + (cut.cp > 1) + (cut.ep > 1) + (at.pp > 1)
         base = self.speeds.base_bytes + (0 if self.cluster.is_cpu else groups * COMMUNICATOR_BYTES)
         return SURELY * (SLACK * each.max(axis=0) + base)
@@ -281,19 +286,12 @@ class Bounds:
         held = [held_layer(kind, cut.tp, cut.ep, cut.etp) for kind, _ in kinds(self.work.widths)]
         mine = [cut_kind(kind, cut.tp, cut.ep, cut.etp) for kind, _ in kinds(self.work.widths)]
         apart = cut.ep * cut.etp > 1
-        whole = [layer_activation_bytes(kind, precision, length, cut.tp, "none") for kind in mine]
+        how = length, cut.tp, recompute, cut.etp
         return LayerBytes(
             dense=np.array([one.dense if apart else one.total for one in held], dtype=float),
             experts=np.array([apart * one.experts for one in held], dtype=float),
-            kept=np.array(
-                [layer_activation_bytes(kind, precision, length, cut.tp, recompute) for kind in mine]
-            ),
-            working=np.array(
-                [
-                    block_bytes(kind, precision, cut.tp) + (recompute != "none") * again
-                    for kind, again in zip(mine, whole, strict=True)
-                ]
-            ),
+            kept=np.array([layer_activation_bytes(kind, precision, *how) for kind in mine]),
+            working=np.array([working_bytes(kind, precision, *how) for kind in mine]),
         )
 
 

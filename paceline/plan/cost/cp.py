@@ -52,3 +52,19 @@ def _exchanged(kind: Widths, cp: int) -> float:
     """Query, key, value and output of a token; keys are repeated until ``cp`` divides their heads."""
     repeated = lcm(kind.num_key_value_heads, cp) / kind.num_key_value_heads
     return query_width(kind) + repeated * _gathered(kind) + value_width(kind)
+
+
+def kept_bytes(layout: Priced, work: Work, kind: Widths, tokens: Column) -> Column:
+    """What a layer keeps for backward beside what it keeps without cp.
+
+    allgather: keys and values of the whole row in place of its own, the output once more in the order of the
+    zig-zag, and a mask for each of its two chunks (2·cp of them, of which all ranks see the same sum of keys).
+    """
+    if layout.cp == 1:
+        return 0.0
+    output = tokens * value_width(kind)
+    if layout.cp_kind == "ulysses":
+        return work.weight_bytes * output
+    seen = work.sequence_length**2 * (2 * layout.cp + 1) / (4 * layout.cp**2)
+    others = (layout.cp - 1) * tokens * _gathered(kind)
+    return work.weight_bytes * (others + output + seen)

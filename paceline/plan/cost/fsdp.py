@@ -75,18 +75,18 @@ def deliver(
     return Delivered(total, exposed, sent, UNIT_HOST_S * (held.depth + 1) * micros)
 
 
-def memory(layout: Priced, work: Work, held: Held) -> dict[str, float]:
-    """Whole weights that live beside the shards, and the buffers of a reduce-scatter."""
+def largest(layout: Priced, held: Held) -> Column:
+    """Parameters of the largest layer that are gathered: its experts, where several ranks hold the same."""
+    shared = held.apart * (expert_shards(layout) > 1)
+    return most(0, *(held.unit(part) + shared * part.parameters.experts for part in held.layers))
+
+
+def gathered(layout: Priced, work: Work, held: Held, layers: int) -> dict[str, Column]:
+    """Whole weights that live beside the shards: those outside the layers all step long, and so many layers."""
     if not layout.sharded:
         return {}
-    layer = max((held.unit(part) + held.apart * part.parameters.experts for part in held.layers), default=0)
-    largest = max(layer, held.outer)
-    # zero3: the unit at work, the one gathered ahead, and their gradients while they are scattered.
-    live = largest + layer if layout.zero == "zero3" else held.total
-    found = {
-        "gathered weights": float(work.weight_bytes * live),
-        "scatter buffers": float((work.weight_bytes + work.gradient_bytes) * largest),
-    }
-    if layout.zero == "zero1":
-        found["whole gradients"] = float(work.gradient_bytes * held.total)
-    return found
+    if layout.zero == "zero3":
+        whole = held.outer + layers * largest(layout, held)
+    else:
+        whole = held.dense + (expert_shards(layout) > 1) * held.experts
+    return {"gathered weights": 1.0 * work.weight_bytes * whole}

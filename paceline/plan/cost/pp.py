@@ -40,6 +40,19 @@ def in_flight(layout: Priced, place: int, micros: Column) -> Column:
     return 1.0 * least(micros, most)
 
 
+def splits(layout: Priced) -> bool:
+    """Whether a backward runs in two halves: not where fsdp drops gathered weights between them."""
+    if layout.pp == 1 or (layout.sharded and layout.zero == "zero3"):
+        return False
+    return layout.schedule in ("zero-bubble", "zbv", "dualpipev")
+
+
+def owing(layout: Priced, place: int, micros: Column) -> Column:
+    """Micro-batches whose second half is owed while most are in flight, in units of all layers of a coordinate."""
+    late = place if layout.schedule == "zero-bubble" else 0
+    return least(micros, late + 1 / layout.vpp)
+
+
 def deliver(
     layout: Priced, work: Work, speeds: Speeds, devices: Column, held: Held, rows: Column
 ) -> Delivered:

@@ -7,7 +7,8 @@ from dataclasses import replace
 from paceline.plan.cluster import Cluster
 from paceline.plan.columns import Column, choose, index_of_most, is_column, least, most, some
 from paceline.plan.cost import cp, dp, ep, fsdp, pp, single, tp
-from paceline.plan.cost.held import Alike, Held, places, rank_states, same_experts
+from paceline.plan.cost.held import Alike, places, rank_states, same_experts
+from paceline.plan.cost.peak import moments, rank_of
 from paceline.plan.cost.sheaf import Priced
 from paceline.plan.cost.terms import Delivered, Estimate, Work, micro_batches, padding_rows
 from paceline.plan.speed.speeds import Speeds
@@ -28,8 +29,9 @@ def memory_of(layout: Priced, work: Work, speeds: Speeds, cluster: Cluster) -> M
     """
     # Earlier coordinates have more micro-batches in flight, so of those that hold the same the first is fullest.
     ranks = [
-        _rank_memory(layout, work, held, first)
+        parts
         for held, _, first in places(layout, work.widths, work.sequence_length)
+        for parts in moments(rank_of(layout, work, held, first)).values()
     ]
     sums = [sum(parts.values()) for parts in ranks]
     fullest = index_of_most(sums)
@@ -40,23 +42,6 @@ def memory_of(layout: Priced, work: Work, speeds: Speeds, cluster: Cluster) -> M
         resident = reserved + speeds.base_bytes
         return parts, allocated, resident, resident
     return parts, allocated, reserved, reserved + speeds.base_bytes + groups(layout) * COMMUNICATOR_BYTES
-
-
-def _rank_memory(layout: Priced, work: Work, held: Held, place: int) -> dict[str, Column]:
-    parts = single.memory(layout, work, held, place)
-    parts |= dp.memory(layout, work, held) | fsdp.memory(layout, work, held)
-    if layout.sharded:
-        # A layer's gradients are scattered when its backward has let go of what it was at work with.
-        released = single.at_work(layout, work, held)
-        parts["scatter buffers"] = most(0.0, parts["scatter buffers"] - released)
-        if layout.zero == "zero1":
-            parts["gradients"] = 0.0  # whole until the end of the step, and there is no sum beside them
-    alone = micro_batches(layout, work.global_batch)[1] == 1
-    if some(alone):
-        # One micro-batch: gradients appear as activations go, so the larger of the two is the peak.
-        both = least(parts["activations"], parts["gradients"])
-        parts["gradients"] -= choose(alone, both * 0.5 if layout.sharded else both, 0.0)
-    return parts
 
 
 def groups(layout: Priced) -> Column:

@@ -89,7 +89,13 @@ class Values(TorchDispatchMode):
             self._compute(func, args, kwargs, out)
         elif func._schema.is_mutable:
             for one in outs:
-                self._known.pop(one, None)
+                self._forget(one)
+
+    def _forget(self, written: Tensor) -> None:
+        """What is written through one view is unknown in all: a gathered choice of experts is not its empty buffer."""
+        storage = written.untyped_storage()._cdata
+        for tensor in [one for one in self._known if one.untyped_storage()._cdata == storage]:
+            del self._known[tensor]
 
     def _compute(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
         """The same operator on the values; views stay views, so what is written through one is seen in all."""

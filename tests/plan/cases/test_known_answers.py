@@ -26,7 +26,7 @@ def test_8b_in_full_does_not_fit_one_80_gb_device() -> None:
         planned("llama-3-8b", "1xH100-SXM-80GB", 64)
     assert caught.value.exit_code == Exit.MEMORY
     assert "4 such devices hold it" in caught.value.allowed
-    assert "offload=optimizer would fit" in caught.value.allowed
+    assert "offload=all would fit" in caught.value.allowed
     assert "not in this version" in caught.value.allowed
 
 
