@@ -116,7 +116,11 @@ class Fields:
         micros = _column([share.micros for _, share in points])
         counts, ends, many, live = self._places(depths, depth, micros)
         models = [self.space.model(Cut(), one) for one in depths]
-        runs = [takes(model, micros[depth == i]) for i, model in enumerate(models)]
+        of = [micros[depth == i] for i in range(len(depths))]
+        runs = [takes(model, several) for model, several in zip(models, of, strict=True)]
+        waited = [
+            pp.waiting(model, several) + 0.0 * several for model, several in zip(models, of, strict=True)
+        ]
         return Field(
             depths=depths,
             depth=depth,
@@ -128,7 +132,7 @@ class Fields:
             runs=np.concatenate(runs) if runs else np.zeros(0, dtype=bool),
             split=np.array([splits_backward(one) for one in depths], dtype=bool)[depth],
             splits=_column([len(self.space.shards(share.degree)) for _, share in points]),
-            waiting=np.array([pp.waiting(model) if model.pp > 1 else 0.0 for model in models])[depth],
+            waiting=np.concatenate(waited) if waited else np.zeros(0),
             pp=_column([one.pp for one in depths])[depth],
             vpp=_column([one.vpp for one in depths])[depth],
             counts=counts,

@@ -8,7 +8,7 @@ weights equally long it agrees (``tests/plan/cost/test_pp.py``).
 
 from __future__ import annotations
 
-from paceline.plan.columns import Column, least
+from paceline.plan.columns import Column, least, most
 from paceline.plan.cost.held import Held
 from paceline.plan.cost.sheaf import Priced
 from paceline.plan.cost.terms import Delivered, Work, group_of
@@ -18,10 +18,23 @@ from paceline.plan.speed.speeds import Speeds
 ACTION_S = 0.3e-3  # what the schedule's loop costs around one forward or backward
 
 
-def waiting(layout: Priced) -> float:
-    """Which part of the others' single micro-batch the slowest coordinate waits for."""
-    share = {"zero-bubble": 1 / 3, "zbv": 1 / 6, "dualpipev": 1 / 3}.get(layout.schedule, 1.0)
-    return share / layout.vpp if layout.schedule in ("interleaved", "zero-bubble") else share
+def waiting(layout: Priced, micros: Column) -> Column:
+    """Which part of the others' single micro-batch the slowest coordinate waits for.
+
+    Stages of a rank, and halves of a backward, fill the waiting with other micro-batches: with fewer than ranks there
+    are none to fill it with, and a single one goes through the whole depth alone.
+    """
+    if layout.pp == 1:
+        return 0.0
+    share, others = 1 / layout.vpp, layout.pp - 1
+    if layout.schedule == "interleaved":
+        return most(share, 1 - (micros - 1) / others * (1 - share))
+    if layout.schedule == "zero-bubble":
+        alone = 2 / 3 - (1 - share) / (3 * others) - (micros - 1) * (1 - 2 / 3 * share) / others
+        return most(share / 3, share / 3 + (layout.pp - micros) / (3 * others), alone)
+    if layout.schedule == "zbv":
+        return most(1 / 6, 2 / 3 - (micros - 1) / (3 * others))
+    return 1 / 3 if layout.schedule == "dualpipev" else 1.0
 
 
 def in_flight(layout: Priced, place: int, micros: Column) -> Column:
@@ -36,8 +49,8 @@ def in_flight(layout: Priced, place: int, micros: Column) -> Column:
         ahead = (vpp - 1) * per_round(layout, micros) + hop * (pp - 1 - place) + 1
         late = place if layout.schedule == "zero-bubble" else 0  # micro-batches whose weights are still owed
         return 1.0 * least(micros, (ahead + late) / vpp)
-    most = {"1f1b": pp - place, "zbv": pp, "dualpipev": pp + 0.5}[layout.schedule]
-    return 1.0 * least(micros, most)
+    kept = {"1f1b": pp - place, "zbv": pp, "dualpipev": pp + 0.5}[layout.schedule]
+    return 1.0 * least(micros, kept)
 
 
 def splits(layout: Priced) -> bool:

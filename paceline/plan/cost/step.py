@@ -68,7 +68,7 @@ def estimate(
     held = places(layout, work.widths, work.sequence_length)
     one, inside, everyone = micro_batch(layout, work, speeds, devices, rows, sends=idle_s is None)
     factors = speeds.factors
-    waited = pp.waiting(layout) * (everyone - one - inside.exposed_s) if idle_s is None else idle_s
+    waited = pp.waiting(layout, micros) * (everyone - one - inside.exposed_s) if idle_s is None else idle_s
     compute = micros * one
     delivered = inside.times(micros)
     once, states = _once_a_step(layout, work, speeds, devices, held, compute, one)

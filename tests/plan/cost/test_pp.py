@@ -15,14 +15,13 @@ SCHEDULES = [
 ]  # fmt: skip
 
 
-# Numbers that the schedule takes; zbv from where its order is not cut short any more.
+# Numbers that the schedule takes, fewer than there are ranks among them.
 CASES = [
     (schedule, vpp, ranks, micros)
     for schedule, vpp in SCHEDULES
     for ranks in (2, 4, 8)
-    for micros in (8, 16, 32)
+    for micros in (1, 2, 3, 5, 8, 16, 32)
     if takes(Layout(pp=ranks, schedule=schedule, vpp=vpp), micros)
-    and not (schedule == "zbv" and micros < 2 * ranks - 1)
 ]
 
 
@@ -31,5 +30,7 @@ def test_waiting_and_keeping_are_those_of_the_order(schedule: str, vpp: int, ran
     layout = Layout(pp=ranks, schedule=schedule, vpp=vpp)
     ran = simulate(layout, micros)
     one = 3.0 * vpp  # forward and both backwards of one micro-batch through the stages of a rank
-    assert ran.makespan_s - micros * one == pytest.approx(pp.waiting(layout) * (ranks - 1) * one)
+    assert ran.makespan_s - micros * one == pytest.approx(pp.waiting(layout, micros) * (ranks - 1) * one)
+    if schedule == "zbv" and micros < 2 * ranks - 1:
+        return  # its order is cut short: it keeps less than the form says
     assert [live / vpp for live in ran.live] == [pp.in_flight(layout, r, micros) for r in range(ranks)]

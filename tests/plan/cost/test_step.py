@@ -255,7 +255,8 @@ def test_micro_batches_in_flight() -> None:
 
 def test_waiting_orders_the_schedules_as_published() -> None:
     waits = [
-        pp.waiting(Layout.parse(f"pp=4:{s}")) for s in ("gpipe", "1f1b", "interleaved", "zero-bubble", "zbv")
+        pp.waiting(Layout.parse(f"pp=4:{s}"), 16)
+        for s in ("gpipe", "1f1b", "interleaved", "zero-bubble", "zbv")
     ]
     assert waits[0] == waits[1] == 1
     assert waits[2:] == sorted(waits[2:], reverse=True)
