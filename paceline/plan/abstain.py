@@ -12,18 +12,20 @@ Three cases, and no others: inside an ordinary interval the simplest layout stan
 from __future__ import annotations
 
 import math
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from paceline.ledger.outcome import Exit, Refused
 from paceline.plan import chance
 from paceline.plan.answer import Candidate, Plan, Rejection
-from paceline.plan.assumptions import Assumption, assumptions
 from paceline.plan.decide import price
 from paceline.plan.digits import three
 from paceline.plan.layout import Layout
-from paceline.plan.sensitivity import Leading
 from paceline.plan.speed.cpu import CpuSpeeds
 from paceline.plan.weigh import Question
+
+if TYPE_CHECKING:
+    from paceline.plan.assumptions import Assumption
+    from paceline.plan.sensitivity import Leading
 
 HOPELESS = 5.0
 """From here on the upper end of an interval over its lower one says neither yes nor no."""
@@ -105,6 +107,12 @@ def check_link(plan: Plan) -> None:
         return
     cluster = question.cluster
     unknown = {"link.inter": not cluster.nic_bytes_per_s, "link.intra": not cluster.link_bytes_per_s}
+    if not any(unknown.values()):
+        return
+    # Why late: of an ordinary cluster every link is stated, and a plan is made in half a second.
+    from paceline.plan.assumptions import assumptions
+    from paceline.plan.sensitivity import Leading
+
     for one in assumptions(question):
         if unknown.get(one.name):
             _check_one(question, Leading(question, plan), one)

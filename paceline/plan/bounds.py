@@ -246,40 +246,59 @@ class Bounds:
         table = held_outer(self.work.widths, cut.tp, embeds=True, predicts=False)[0]
         return table * at.ends.max(axis=1)
 
-    def bytes(self, at: Field, cut: Cut, recompute: str, *, sharded: bool, kept: bool = False) -> Array:
-        """Of each point, its fullest rank.
-
-        Args:
-            sharded: as if every rank that could share a state did. kept: weights stay whole over the step.
-        """
+    def sizes(
+        self, at: Field, cut: Cut, recompute: str, stages: Iterable[str]
+    ) -> tuple[Array, dict[str, Array]]:
+        """Bytes of the fullest rank of each point: as replicas, and as shards by stage, as if every rank that could
+        share a state did; infinite where it cannot be cut so."""
         work = self.work
-        tokens = at.mbs * (work.sequence_length / cut.cp)
         layer = self._layer_bytes(cut, recompute)
-        present, there = at.counts > 0, at.many > 0
-        outer, whole = self._outer(at, cut), self._states(at, cut, layer, sharded=False)
-        states = self._states(at, cut, layer, sharded=sharded) if sharded else whole
-        if sharded:
-            shared = (np.maximum(1, at.world // at.pp // (cut.ep * cut.etp)) > 1)[
-                None
-            ]  # else fsdp gathers none
-            unit = (present * (layer.dense[:, None] + shared * layer.experts[:, None])).max(axis=1)
-            ahead = np.minimum(2, at.counts.sum(axis=1))
-            gathered = whole - ~shared * _by_kind(at.counts, layer.experts[:, None])
-            live = np.where(kept | at.split, gathered, outer + ahead * unit)
-            beside = work.weight_bytes * live
-        else:
-            alone = (at.pp == 1) & (cut.tp * cut.cp * cut.ep * cut.etp == 1)
-            beside = work.gradient_bytes * whole * (alone & (at.degree > 1))
+        whole, states = (self._states(at, cut, layer, sharded=several) for several in (False, True))
+        busy = self._busy(at, cut, layer)
         gradients = np.where(at.micros > at.live, 1, 0)  # else they appear as activations go
-        each = work.master_bytes * (1 + gradients + work.optimizer_states) * states + beside
-        each = each + at.live * _by_kind(at.counts, layer.kept[:, None]) * tokens
-        each = each + (present * layer.working[:, None]).max(axis=1) * tokens * there
-        stream = work.widths.hidden_size * work.weight_bytes / cut.tp
-        outputs = at.live * (at.vpp - at.ends[:, 1]) + 1
-        each = each + outputs * (at.pp > 1) * tokens * stream * there
+        kept = work.master_bytes * (1 + work.optimizer_states)
+        alone = (at.pp == 1) & (cut.tp * cut.cp * cut.ep * cut.etp == 1) & (at.degree > 1)
+        of_whole = busy + (kept + work.master_bytes * gradients + work.gradient_bytes * alone) * whole
+        mine = busy + kept * states
+        summed = {"zero1": work.gradient_bytes * whole}
+        none = at.splits == 0
+        found = {}
+        for zero in stages:
+            beside = self._gathered(at, cut, layer, whole, kept=zero != "zero3")
+            each = mine + gradients * summed.get(zero, work.master_bytes * states) + beside
+            none_so = none | at.split if zero == "zero3" else none
+            found[zero] = np.where(none_so, np.inf, self._fullest(at, cut, each))
+        return self._fullest(at, cut, of_whole), found
+
+    def _fullest(self, at: Field, cut: Cut, each: Array) -> Array:
         groups = (cut.tp > 1) + (cut.cp > 1) + (cut.ep > 1) + (at.pp > 1)
         base = self.speeds.base_bytes + (0 if self.cluster.is_cpu else groups * COMMUNICATOR_BYTES)
         return SURELY * (SLACK * each.max(axis=0) + base)
+
+    def _busy(self, at: Field, cut: Cut, layer: LayerBytes) -> Array:
+        """Of each coordinate: activations in flight, the layer at work, and what a pipeline sends."""
+        work = self.work
+        tokens = at.mbs * (work.sequence_length / cut.cp)
+        there = at.many > 0
+        working = ((at.counts > 0) * layer.working[:, None]).max(axis=1)
+        stream = work.widths.hidden_size * work.weight_bytes / cut.tp
+        outputs = (at.live * (at.vpp - at.ends[:, 1]) + 1) * (at.pp > 1)
+        return tokens * (
+            at.live * _by_kind(at.counts, layer.kept[:, None]) + there * (working + outputs * stream)
+        )
+
+    def _gathered(self, at: Field, cut: Cut, layer: LayerBytes, whole: Array, *, kept: bool) -> Array:
+        """Of each coordinate: whole weights beside the shards."""
+        shared = (np.maximum(1, at.world // at.pp // (cut.ep * cut.etp)) > 1)[
+            None
+        ]  # else fsdp gathers no expert
+        unshared = ~shared * _by_kind(at.counts, layer.experts[:, None])
+        if kept:
+            return self.work.weight_bytes * (whole - unshared)
+        unit = ((at.counts > 0) * (layer.dense[:, None] + shared * layer.experts[:, None])).max(axis=1)
+        ahead = np.minimum(2, at.counts.sum(axis=1))
+        live = np.where(at.split, whole - unshared, self._outer(at, cut) + ahead * unit)
+        return self.work.weight_bytes * live
 
     def _layer_bytes(self, cut: Cut, recompute: str) -> LayerBytes:
         length, precision = self.work.sequence_length, self.work.precision

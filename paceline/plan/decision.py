@@ -14,11 +14,12 @@ from paceline.plan.answer import Candidate, Plan, Rejection
 from paceline.plan.cluster import CATALOG
 from paceline.plan.cost.step import estimate, memory_of
 from paceline.plan.digits import GIB
-from paceline.plan.families import TIED, families, tied
+from paceline.plan.families import families
 from paceline.plan.measured import hash_of
 from paceline.plan.sensitivity import sensitivity
 from paceline.plan.speed.gpu import GpuSpeeds
 from paceline.plan.speed.rates import AS_PUBLISHED, Rates
+from paceline.plan.ties import TIED, tied
 from paceline.plan.weigh import SURE_TO_FIT, Question
 
 MOST_TIED = 200

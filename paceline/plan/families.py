@@ -8,7 +8,7 @@ from typing import Any
 
 from paceline.plan.answer import Candidate, Plan, Rejection
 from paceline.plan.census import few_of
-from paceline.plan.decide import chance_faster, judge, order, rank_key, with_nearest
+from paceline.plan.decide import judge, order, rank_key, with_nearest
 from paceline.plan.layout import Layout
 from paceline.plan.reasons import objective, wins_when
 from paceline.plan.relax import relaxations
@@ -17,7 +17,6 @@ from paceline.plan.weigh import Question, family, unit
 
 NEAR = ("deadline", "cost", "slower", "memory", "rule")
 """Kinds of rejection, what comes nearest to being chosen first."""
-TIED = 0.1
 FULLER = "none of its layouts was near: the best of a few that were priced for this table"
 
 
@@ -60,37 +59,6 @@ def families(plan: Plan) -> list[Family]:
         note = FULLER if name in few else ""
         found.append(Family(name, tally.divide, listed, tally.rejected(listed), *told, note))
     return sorted(found, key=_nearest_first)
-
-
-def tied(plan: Plan) -> list[dict[str, Any]]:
-    """What is statistically no different from the chosen: each cut with its probability of being faster.
-
-    The likeliest first. The error that both share is cancelled (``chance.faster``). Under the objective ``memory``
-    nothing is tied: bytes are counted.
-    """
-    question = plan.question
-    if question is None or question.objective == "memory":
-        return []
-    seen: dict[Layout, tuple[float, Candidate]] = {}
-    for candidate in plan.priced:
-        cut = candidate.layout.replace(mbs=None)
-        if cut == plan.best.layout.replace(mbs=None):
-            continue
-        p = chance_faster(question, candidate, plan.best)
-        if p >= TIED and (cut not in seen or p > seen[cut][0]):
-            seen[cut] = p, candidate
-    told = sorted(seen.values(), key=lambda one: -one[0])
-    word = "cheaper" if question.objective == "cost" else "faster"
-    return [
-        {
-            "layout": str(c.layout),
-            f"p_{word}": p,
-            "step_s": list(c.step_s),
-            "memory_gib": c.memory_gib[2],
-            "scope": c.scope,
-        }
-        for p, c in told
-    ]
 
 
 def _known(question: Question, plan: Plan) -> dict[str, Rejection]:

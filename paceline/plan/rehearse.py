@@ -23,7 +23,7 @@ from paceline.plan.weigh import Question
 
 ROUNDS = 3
 """Of pp micro-batches each that are run; more are extended from the last of them."""
-MOST_ACTIONS = 150_000
+MOST_ACTIONS = 60_000
 
 
 @dataclass

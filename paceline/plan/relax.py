@@ -58,8 +58,10 @@ def _host_memory(question: Question, least: Layout) -> str:
     tight = replace(least, recompute="full", mbs=1)
     parts, _, _, device = memory_of(tight, question.facts.work, question.speeds, question.cluster)
     limit = memory_limit(question, tight)
-    gone = {"optimizer": ("optimizer",), "all": ("optimizer", "weights", "gradients")}
-    left = {word: device - SLACK * sum(parts[part] for part in kinds) for word, kinds in gone.items()}
+    gone = {"optimizer": ("optimizer",), "all": ("optimizer", "weights", "gradients", "whole gradients")}
+    left = {
+        word: device - SLACK * sum(parts.get(part, 0.0) for part in kinds) for word, kinds in gone.items()
+    }
     helps = next((word for word, size in left.items() if fits(size, limit)), None)
     if helps is None:
         return f"offload ({ABSENT}) would not help: {three(left['all'] / GIB)} GiB would stay on the device"

@@ -9,8 +9,8 @@ from paceline.ledger.outcome import printable
 from paceline.ledger.plural import many
 from paceline.plan.answer import GIB, Candidate, Plan, Rejection
 from paceline.plan.digits import amount, grouped, money, three
-from paceline.plan.families import tied
 from paceline.plan.tally import grouped as whole
+from paceline.plan.ties import tied
 
 LABEL = 9
 NOTABLE = 4

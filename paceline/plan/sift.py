@@ -142,9 +142,9 @@ class _Sieve:
         if not fast.any():
             return
         at, least = at.take(fast), least[fast]
-        sizes = self._sizes(at, cut, recompute)
+        sizes = self.bounds.sizes(at, cut, recompute, self.space.stages)
         room = self._room(at.world)
-        self._too_large(at, cut, recompute, np.minimum(*sizes[:2]), room)
+        self._too_large(at, cut, recompute, np.minimum.reduce([sizes[0], *sizes[1].values()]), room)
         plain, of_whole, of_shards = self._weights(at, cut, recompute, least, sizes, room)
         bound = np.minimum.reduce([of_whole, *of_shards.values()])
         for index in np.flatnonzero(np.minimum.reduceat(bound, at.firsts) <= self.limit):
@@ -218,39 +218,30 @@ class _Sieve:
             return None
         return Sheaf(node.model, at.degree[owner] // fsdp, fsdp, at.mbs[owner], zero, sharded=True)
 
-    def _sizes(self, at: Field, cut: Cut, recompute: str) -> tuple[Array, Array, Array]:
-        """Bounds of the bytes of each point: as replicas, as shards, as shards with whole weights beside."""
-        bytes_of = self.bounds.bytes
-        shards = np.where(at.splits == 0, np.inf, bytes_of(at, cut, recompute, sharded=True))
-        kept = bytes_of(at, cut, recompute, sharded=True, kept=True)
-        return bytes_of(at, cut, recompute, sharded=False), shards, kept
-
     def _weights(
         self,
         at: Field,
         cut: Cut,
         recompute: str,
         least: Array,
-        sizes: tuple[Array, Array, Array],
+        sizes: tuple[Array, dict[str, Array]],
         room: Array,
     ) -> tuple[Array, Array, dict[str, Array]]:
         """Lower bounds of each point: seconds without messages of fsdp and dp; the objective as replicas, and as
         shards by stage."""
         bounds, stages = self.bounds, self.space.stages
-        whole, shards, kept = (fits(size, room) for size in sizes)
+        whole, shards = sizes
         plain = least
         if self.question.objective == "memory":
-            of_whole = sizes[0] / GIB
-            of_shards = {zero: sizes[1 if zero == "zero3" else 2] / GIB for zero in stages}
+            of_whole, of_shards = whole / GIB, {zero: size / GIB for zero, size in shards.items()}
         else:
             of_whole = self._weighed(least + bounds.update_s(at, cut, sharded=False), at.world)
             plain = least + bounds.update_s(at, cut, sharded=True)
             more = bounds.sharded_s(at, cut, recompute, stages)
             of_shards = {zero: self._weighed(plain + seconds, at.world) for zero, seconds in more.items()}
         for zero in stages:
-            fit = shards & ~at.split if zero == "zero3" else shards & kept
-            of_shards[zero] = np.where(fit, of_shards[zero], np.inf)
-        return plain, np.where(whole, of_whole, np.inf), of_shards
+            of_shards[zero] = np.where(fits(shards[zero], room), of_shards[zero], np.inf)
+        return plain, np.where(fits(whole, room), of_whole, np.inf), of_shards
 
     def _score(self, sheaf: Sheaf) -> None:
         work, cluster = self.question.facts.work, self.question.cluster

@@ -8,11 +8,12 @@ import pytest
 
 from paceline.plan.census import Census, by_family
 from paceline.plan.enumerate import scopes
-from paceline.plan.families import families, tied
+from paceline.plan.families import families
 from paceline.plan.layout import Layout
 from paceline.plan.rules import first_broken
 from paceline.plan.sift import sift
 from paceline.plan.tally import Tally
+from paceline.plan.ties import tied
 from paceline.plan.weigh import family
 from tests.plan.answers import LLAMA, ask, job
 from tests.plan.test_search_exhaustive import TOP, asked

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from paceline.plan.pipeline.check import gives, needs
 from paceline.plan.pipeline.counts import Pipeline
@@ -28,8 +29,7 @@ class Seconds:
         return {"F": self.forward, "I": self.inputs, "W": self.weights}.get(kind, self.inputs + self.weights)
 
 
-@dataclass(frozen=True)
-class Slot:
+class Slot(NamedTuple):
     """An action with when it runs, seconds from the start of the step."""
 
     action: Action
@@ -96,67 +96,86 @@ def simulate(
 def _run(
     found: Sequence[Order], layout: Pipeline, seconds: Sequence[Seconds], transfer_s: float
 ) -> list[list[Slot]]:
+    of = [layout.stage_rank(stage) for stage in range(layout.stages)]
+    waits = [[_wait(action, rank, of, seconds) for action in order] for rank, order in enumerate(found)]
     slots: list[list[Slot]] = [[] for _ in found]
-    made = _Made(layout, transfer_s)
+    made = _Made(transfer_s)
     moved = True
     while moved:
         moved = False
-        for rank, order in enumerate(found):
+        for rank, order in enumerate(waits):
             row = slots[rank]
-            while len(row) < len(order):
-                action = order[len(row)]
-                ready = made.ready_s(action, rank)
-                if ready is None:
-                    break
-                start = max(ready, row[-1].end_s if row else 0.0)
-                row.append(Slot(action, start, start + seconds[action.stage].of(action.kind)))
-                made.hand_on(row)
-                moved = True
+            at = len(row)
+            moved = made.go_on(order, row, rank) > at or moved
     if any(len(row) < len(order) for row, order in zip(slots, found, strict=True)):
         raise ValueError("the order waits for ever: check.problems says where")
     return slots
 
 
+Key = tuple[int, str, int]
+"""Stage, what it gives, micro-batch."""
+
+
+class _Wait(NamedTuple):
+    """An action with what it needs (``here``: of the same rank), gives and takes; ``sent``: to another rank."""
+
+    action: Action
+    need: Key | None
+    here: bool
+    key: Key
+    sent: bool
+    seconds: float
+    joined: bool
+
+
+def _wait(action: Action, rank: int, of: Sequence[int], seconds: Sequence[Seconds]) -> _Wait:
+    need, kind = needs(action, len(of)), gives(action)
+    to = action.stage + (1 if kind == "F" else -1)
+    return _Wait(
+        action=action,
+        need=None if need is None else (*need, action.micro_batch),
+        here=need is not None and of[need[0]] == rank,
+        key=(action.stage, kind, action.micro_batch),
+        sent=bool(kind) and 0 <= to < len(of) and of[to] != rank,
+        seconds=seconds[action.stage].of(action.kind),
+        joined=action.joined,
+    )
+
+
 class _Made:
     """When outputs and gradients are there: for the rank that made them, and for others."""
 
-    def __init__(self, layout: Pipeline, transfer_s: float) -> None:
-        self.layout, self.transfer_s = layout, transfer_s
-        self.here: dict[tuple[int, str, int], float] = {}
-        self.arrived: dict[tuple[int, str, int], float] = {}
+    def __init__(self, transfer_s: float) -> None:
+        self.transfer_s = transfer_s
+        self.here: dict[Key, float] = {}
+        self.arrived: dict[Key, float] = {}
         self.free_s: dict[int, float] = {}  # when the link of a rank has sent what it had
 
-    def hand_on(self, row: list[Slot]) -> None:
-        """What the last action of a rank gives, and what a joined one before it held back."""
-        last = row[-1]
-        self.here[_key(last.action)] = last.end_s
-        if not last.action.joined:
-            self._send(last.action, last.end_s)
-        if len(row) > 1 and row[-2].action.joined:
-            self._send(row[-2].action, last.end_s)
+    def go_on(self, order: Sequence[_Wait], row: list[Slot], rank: int) -> int:
+        """Run a rank until it needs what nobody has made; how many of its actions are done."""
+        end = row[-1].end_s if row else 0.0
+        for at in range(len(row), len(order)):
+            one = order[at]
+            start = end
+            if one.need is not None:
+                ready = (self.here if one.here else self.arrived).get(one.need)
+                if ready is None:
+                    break
+                start = max(ready, end)
+            end = start + one.seconds
+            row.append(Slot(one.action, start, end))
+            self.here[one.key] = end
+            if not one.joined:
+                self._send(one, rank, end)
+            if at and order[at - 1].joined:  # a joined action's output leaves with the one behind it
+                self._send(order[at - 1], rank, end)
+        return len(row)
 
-    def _send(self, action: Action, at_s: float) -> None:
+    def _send(self, one: _Wait, rank: int, at_s: float) -> None:
         """To the next stage, behind what the rank's link still sends; nothing to a stage of the same rank."""
-        kind, rank = gives(action), self.layout.stage_rank(action.stage)
-        to = action.stage + (1 if kind == "F" else -1)
-        if not kind or not 0 <= to < self.layout.stages or self.layout.stage_rank(to) == rank:
-            return
-        arrived = max(at_s, self.free_s.get(rank, 0.0)) + self.transfer_s
-        self.free_s[rank] = self.arrived[_key(action)] = arrived
-
-    def ready_s(self, action: Action, rank: int) -> float | None:
-        """When what the action needs has arrived; None while nobody has made it."""
-        need = needs(action, self.layout.stages)
-        if need is None:
-            return 0.0
-        key = (*need, action.micro_batch)
-        if self.layout.stage_rank(need[0]) == rank:
-            return self.here.get(key)
-        return self.arrived.get(key)
-
-
-def _key(action: Action) -> tuple[int, str, int]:
-    return action.stage, gives(action), action.micro_batch
+        if one.sent:
+            arrived = max(at_s, self.free_s.get(rank, 0.0)) + self.transfer_s
+            self.free_s[rank] = self.arrived[one.key] = arrived
 
 
 def _most_live(order: Order) -> int:
