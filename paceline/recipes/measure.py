@@ -119,7 +119,8 @@ def run(payload: dict[str, Any], place: Place, emit: Emit, stop: Stop) -> dict[s
         try:
             bench = Bench(place.threads, place.world_size, _meet, _mean, stop, bool(payload.get("busy")))
             found = _measure(payload, bench)
-            found["collectives"] = messages(place.world_size, bench, int(payload.get("rounds", 1)))
+            rows = messages(place.world_size, int(payload.get("rounds", 1)), busy=bench.busy)
+            found["collectives"] = [bench.under(**row) for row in rows]
         finally:
             world.close()
     found["process_bytes"] = size

@@ -10,13 +10,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
-
-if TYPE_CHECKING:
-    from paceline.recipes.measure import Bench
 
 COLLECTIVE_BYTES = (1 << 16, 1 << 20, 1 << 23, 1 << 25)
 BETWEEN_S = 8e-3  # of products before each message: about what a layer's part computes
@@ -28,16 +25,19 @@ SPIN_PRODUCTS = 20
 Call = Callable[[], object]
 
 
-def messages(ranks: int, bench: Bench, rounds: int = 1) -> list[dict[str, Any]]:
-    """Seconds of the three collectives of dp and fsdp, by bytes of the full message; medians over the rounds."""
+def messages(ranks: int, rounds: int = 1, *, busy: bool = False) -> list[dict[str, Any]]:
+    """Op, ranks, bytes (of the full message) and seconds of the three collectives of dp and fsdp; medians of the rounds.
+
+    ``busy``: other programs hold the cores, so that of four times as many the shortest counts.
+    """
     work = _work()
     rows = []
     for size in COLLECTIVE_BYTES:
         for op, call in _calls(size, ranks).items():
             times = FEW_TIMES if size > LARGE_BYTES else TIMES
-            found = [_within_s(work, call, times) for _ in range(4 * rounds if bench.busy else rounds)]
-            seconds = min(found) if bench.busy else median(found)
-            rows.append(bench.under(op=op, ranks=ranks, bytes=size, seconds=max(seconds, 1e-6)))
+            found = [_within_s(work, call, times) for _ in range(4 * rounds if busy else rounds)]
+            seconds = min(found) if busy else median(found)
+            rows.append({"op": op, "ranks": ranks, "bytes": size, "seconds": max(seconds, 1e-6)})
     return rows
 
 

@@ -96,13 +96,13 @@ def test_two_ranks_are_timed_together_over_the_wire(ranks: RankPool) -> None:
     assert {(row["op"], row["bytes"]) for row in rows} == {
         (op, size) for op in ("all_reduce", "all_gather", "reduce_scatter") for size in (1 << 10, 1 << 20)
     }
-    assert all(row["seconds"] > 0 and row["ranks"] == 2 and row["processes"] == 2 for row in rows)
+    assert all(row["seconds"] > 0 and row["ranks"] == 2 for row in rows)
 
 
 def collectives_of_a_rank(world: object) -> list[dict[str, object]]:
     """Runs on each rank of the pool."""
     messages.COLLECTIVE_BYTES = (1 << 10, 1 << 20)
-    return messages.messages(2, Bench(1, 2, measure._meet, measure._mean, lambda: None))
+    return messages.messages(2)
 
 
 def test_a_figure_of_several_rounds_is_their_median() -> None:
