@@ -59,8 +59,8 @@ class Failures:
         if interval is None:
             return 1.0
         save_s = self.save_s(world)
-        if self.device_mtbf_s is None or interval == 0:
-            return 1.0 + save_s / interval if interval else 1.0
+        if self.device_mtbf_s is None:
+            return 1.0 + save_s / interval
         apart = self.device_mtbf_s / world
         once = least(LARGEST, (interval + save_s) / apart)
         again = exponential(least(LARGEST, self.restart_s(world) / apart))

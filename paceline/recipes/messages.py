@@ -26,7 +26,7 @@ Call = Callable[[], object]
 
 
 def messages(ranks: int, rounds: int = 1, *, busy: bool = False) -> list[dict[str, Any]]:
-    """Op, ranks, bytes (of the full message) and seconds of the three collectives of dp and fsdp; medians of the rounds.
+    """Op, ranks, bytes (of the full message) and seconds of dp's and fsdp's three collectives; medians of the rounds.
 
     ``busy``: other programs hold the cores, so that of four times as many the shortest counts.
     """

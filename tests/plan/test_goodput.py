@@ -6,6 +6,7 @@ import math
 import random
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from paceline.job import Job
@@ -64,6 +65,28 @@ def test_by_hand() -> None:
     assert replace(failures, device_mtbf_s=None).overhead(16, 3.0) == pytest.approx(1 + save_s / 900)
     by_steps = replace(failures, every_s=None, every_steps=300.0)
     assert by_steps.overhead(16, 3.0) == pytest.approx(failures.overhead(16, 3.0))
+
+
+def test_a_column_of_layouts_is_its_layouts_one_by_one() -> None:
+    """Whatever the saves are counted in: a large search asks about many layouts at once."""
+    worlds, steps = np.array([1, 8, 64, 4096]), np.array([9.0, 3.0, 0.5, 0.2])
+    by_clock = Failures(DEVICE_MTBF_S, per_host=8, checkpoint_bytes=1e11, every_s=900.0)
+    for failures in (
+        by_clock,
+        replace(by_clock, every_s=None, every_steps=50.0),
+        replace(by_clock, device_mtbf_s=None),
+        replace(by_clock, every_s=None),
+    ):
+        together = np.broadcast_to(failures.overhead(worlds, steps), len(worlds))
+        alone = [failures.overhead(int(w), float(s)) for w, s in zip(worlds, steps, strict=True)]
+        assert list(together) == pytest.approx(alone)
+
+
+def test_a_large_search_with_saves_by_share_of_the_run() -> None:
+    keys = JOB | {"checkpoint.every": "25%"}
+    assert (
+        plan(Job().replace(keys), cluster=parse_cluster("16x8xH100-SXM-80GB"), measured=None).best.goodput < 1
+    )
 
 
 def test_no_other_interval_is_better_than_the_best() -> None:
