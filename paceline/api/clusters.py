@@ -44,6 +44,9 @@ def describe(name: str) -> dict[str, Any]:
         "link": sheet.link,
         "link_gb_per_s": round(cluster.link_bytes_per_s / 1e9, 1) or None,
         "network_gbit_per_s": round(cluster.nic_bytes_per_s * 8 / 1e9, 1) or None,
+        "pods": None
+        if cluster.fabric is None
+        else f"{cluster.fabric.pod_hosts} hosts, {cluster.fabric.oversubscription:g}:1",
         "usd_per_device_hour": cluster.usd_per_device_hour,
         "price": f"{rate.cloud} {rate.region} {rate.date}"
         if rate

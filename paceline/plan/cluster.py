@@ -13,11 +13,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from paceline.ledger.outcome import Exit, Refused
 from paceline.plan.own import Own, own_of
 from paceline.plan.rates import Rate, rates
+
+if TYPE_CHECKING:
+    from paceline.plan.fabric import Fabric
 
 GB, TERA = 1e9, 1e12
 VISIBLE_BYTES = 0.99 * 2**30
@@ -66,6 +69,7 @@ class Cluster:
         latency_inter_s: of one message between hosts.
         usd_per_device_hour: of a rented one; None = not stated, and then no cost is shown.
         rate: of a cloud's shape, which is paid whole: ``rented_devices`` a host. own: of one's own, not rented.
+        fabric: where hosts of a pod reach each other faster than those of two; None = it is the same everywhere.
         visible: the devices are those of this machine.
         measured: the ``[measured]`` table of a cluster file, as ``cluster measure`` wrote it.
     """
@@ -86,6 +90,7 @@ class Cluster:
     rate: Rate | None = None
     rented_devices: int = 0
     own: Own | None = None
+    fabric: Fabric | None = None
 
     @property
     def is_cpu(self) -> bool:
@@ -300,15 +305,21 @@ def _from_file(path: Path, this: Cluster | None, where: str) -> Cluster:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         _refuse(f"{path} is not a cluster file", path, str(error), "this", where)
     table = data.get("cluster", {})
-    unknown = [key for key in data if key not in ("cluster", "measured", "own", "schema")]
+    unknown = [key for key in data if key not in ("cluster", "measured", "own", "fabric", "schema")]
     if unknown or not isinstance(table, dict):
-        rule = "a cluster file holds the keys of [cluster] and the tables [measured] and [own]"
+        rule = "a cluster file holds the keys of [cluster] and the tables [measured], [own] and [fabric]"
         _refuse(
             f"{unknown[0] if unknown else 'cluster'} is no table of {path.name}", path, rule, "this", where
         )
     base = parse_cluster(str(table.get("use", "this")), this=this, where=str(path))
     named = replace(base, name=path.stem, measured=data.get("measured"))
-    return _owned(with_keys(named, table, str(path)), data, path)
+    found = _owned(with_keys(named, table, str(path)), data, path)
+    if "fabric" not in data:
+        return found
+    # Why late: few clusters have one, and plan/fabric.py needs what is priced with it.
+    from paceline.plan.fabric import fabric_of
+
+    return replace(found, fabric=fabric_of(data["fabric"], str(path)))
 
 
 def _owned(cluster: Cluster, data: Mapping[str, Any], path: Path) -> Cluster:

@@ -111,7 +111,7 @@ class Estimate:
 
 def group_of(ranks: Column, apart: Column, devices: Column) -> Group:
     """A group whose neighbours stand ``apart`` ranks apart, on hosts of ``devices``."""
-    return Group(ranks, most(1, least(ranks, devices // apart)))
+    return Group(ranks, most(1, least(ranks, devices // apart)), apart)
 
 
 def micro_batches(layout: Priced, global_batch: int) -> tuple[Column, Column]:

@@ -30,6 +30,7 @@ class ColumnSpeeds:
         self.sigma: Mapping[str, float] = speeds.sigma
         self.assumed = speeds.assumed
         self._shared = shared
+        self.pods = speeds.pods
         self._widths: dict[int, Widths] = {}
         self._known: dict[tuple[Any, ...], dict[Any, float]] = {}
 
@@ -61,10 +62,13 @@ class ColumnSpeeds:
     def collective_s(self, op: str, size_bytes: Column, group: Group) -> Column:
         return self._each(
             ("collective", op),
-            lambda size, ranks, on_host: self.one.collective_s(op, size, Group(int(ranks), int(on_host))),
+            lambda size, ranks, on_host, apart: self.one.collective_s(
+                op, size, Group(int(ranks), int(on_host), int(apart))
+            ),
             size_bytes,
             group.ranks,
             group.on_host,
+            group.apart if self.pods else 1,
         )
 
     def distance(self, widths: Widths, sequence_length: int, mbs: float) -> float:

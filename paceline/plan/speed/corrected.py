@@ -93,6 +93,7 @@ class CorrectedSpeeds:
         self.plain = speeds
         self.precision = speeds.precision
         self.overlaps = speeds.overlaps
+        self.pods = speeds.pods
         self.base_bytes = speeds.base_bytes
         self.assumed = (*speeds.assumed, f"corrected: {correction}")
         self.measured = getattr(speeds, "measured", None)

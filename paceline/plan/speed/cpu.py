@@ -47,6 +47,7 @@ class CpuSpeeds:
     """Speeds of the ranks of one CPU host; ``cores // ranks`` threads each."""
 
     factors = Factors()
+    pods = False
     overlaps = False  # gloo's threads take the cores that compute
 
     def __init__(self, cluster: Cluster, measured: Measured | None, precision: str) -> None:

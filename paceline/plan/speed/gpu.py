@@ -74,6 +74,7 @@ class GpuSpeeds:
         software: Software | None = None,
     ) -> None:
         self.cluster = cluster
+        self.pods = cluster.fabric is not None
         self.sheet = cluster.accelerator
         self.precision = precision
         self.rates = rates
@@ -198,6 +199,8 @@ class GpuSpeeds:
         if group.hosts > 1:
             nic = (self.cluster.nic_bytes_per_s or UNKNOWN_NIC) * NIC_REACHED * group.on_host
             nic /= self._times["nic"]
+            if self.cluster.fabric is not None:
+                nic *= self.cluster.fabric.share(op, n, group.apart, self.cluster.devices)
             rate = min(rate, nic) if group.on_host > 1 else nic
             hosts = min(group.hosts, FEW_HOSTS + math.sqrt(group.hosts))
             latency = 15e-6 + (self.cluster.latency_inter_s + 10e-6) * hosts

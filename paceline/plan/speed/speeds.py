@@ -11,10 +11,11 @@ from paceline.plan.model import Widths
 
 @dataclass(frozen=True)
 class Group:
-    """The ranks of one collective: how many, and how many of them share a host."""
+    """The ranks of one collective: how many, how many of them share a host, and how far apart neighbours stand."""
 
     ranks: int
     on_host: int
+    apart: int = 1
 
     @property
     def hosts(self) -> int:
@@ -43,6 +44,7 @@ class Speeds(Protocol):
     Attributes:
         precision: compute type.
         factors: of what is priced beside single operations.
+        pods: whether it matters how far apart the ranks of a group stand (:mod:`paceline.plan.fabric`).
         overlaps: communication runs beside compute without taking its cores.
         base_bytes: a rank's memory before it has a model (process, or device context).
         sigma: relative error (standard deviation of the logarithm) of compute, deliver, update, host, idle, and of
@@ -53,6 +55,7 @@ class Speeds(Protocol):
     precision: str
     factors: Factors
     overlaps: bool
+    pods: bool
     base_bytes: int
     sigma: Mapping[str, float]
     assumed: tuple[str, ...]

@@ -34,6 +34,7 @@ class Flat:
     precision = "fp32"
     factors = Factors()
     overlaps = False
+    pods = False
     base_bytes = 1000
     sigma: ClassVar[dict[str, float]] = {}
     assumed = ()
@@ -59,6 +60,7 @@ class Flat:
 
 class Overlapping(Flat):
     overlaps = True
+    pods = False
 
 
 def test_micro_batches_have_one_shape_and_their_padding_is_counted() -> None:
