@@ -1,10 +1,10 @@
 """The network between hosts where it is not the same everywhere: pods of hosts, and less bandwidth between them.
 
 A pod's hosts reach each other at the full rate of their NICs; what leaves it shares uplinks of a part of the sum of
-those rates, ``1 / oversubscription``. A ring (all-gather, reduce-scatter, all-reduce) of a group with r ranks in a pod leaves it once,
-while the pod's other devices have rings of their own: each gets r / oversubscription of a NIC, and is no slower with
-r ≥ oversubscription. An all-to-all sends to every rank alike, so the part that leaves the pod is held up whole; so is a
-send to a rank of another pod.
+those rates, ``1 / oversubscription``. A ring (all-gather, reduce-scatter, all-reduce) of a group with r ranks in a pod
+leaves it once, while the pod's other devices have rings of their own: each gets r / oversubscription of a NIC, and is
+no slower with r ≥ oversubscription. An all-to-all sends to every rank alike, so the part that leaves the pod is held up
+whole; so is a send to a rank of another pod.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Fabric:
     oversubscription: float
 
     def share(self, op: str, ranks: int, apart: int, devices: int) -> float:
-        """Of a NIC's rate, what a collective of so many ranks gets, ``apart`` from each other; ``devices`` of a host."""
+        """Of a NIC's rate, what a collective of so many ranks, ``apart`` from each other, gets; ``devices`` of a host."""
         pod = self.pod_hosts * devices
         inside = min(ranks, max(1, pod // max(1, apart)))
         if inside >= ranks:
