@@ -26,7 +26,7 @@ class Fabric:
     oversubscription: float
 
     def share(self, op: str, ranks: int, apart: int, devices: int) -> float:
-        """Of a NIC's rate, what a collective of so many ranks, ``apart`` from each other, gets; ``devices`` of a host."""
+        """Of a NIC's rate, what a collective of ``ranks``, ``apart`` from each other, gets; ``devices`` of a host."""
         pod = self.pod_hosts * devices
         inside = min(ranks, max(1, pod // max(1, apart)))
         if inside >= ranks:
