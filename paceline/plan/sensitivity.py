@@ -183,12 +183,18 @@ def first_turn(changed: Callable[[float], bool], step: float) -> tuple[float, fl
     return inside, outside
 
 
+SIZED = 4
+"""Of so many cuts every micro-batch is among the leading layouts."""
+
+
 def leading(plan: Plan) -> list[Layout]:
     """The layouts among which a changed assumption is judged, each once."""
     question = plan.question
     assert question is not None
     found = [candidate.layout for candidate in (plan.best, *plan.scopes.values(), *plan.candidates)]
-    found += with_micro_batches(plan.best.layout.replace(mbs=None), question.facts.work)
+    # Of slower devices or less memory another micro-batch of the same cut is the first to be better.
+    for layout in (plan.best.layout, *(c.layout for c in best_by_cut(plan.priced)[:SIZED])):
+        found += with_micro_batches(layout.replace(mbs=None), question.facts.work)
     found += [next(c.layout for c in plan.priced if c.scope == scope) for scope in plan.scopes]
     found += [c.layout for c in best_by_cut(plan.priced)[:SHOWN]]
     found += _firsts((c.layout for c in plan.priced), FAMILIES)

@@ -69,6 +69,14 @@ BROKEN = [  # layout, rule, exit, words of the message, the nearest, facts
     ("fsdp=12", "a rank has a device", 10, "12 ranks for 8 devices", "fsdp=8", HOST),
     ("fsdp=4,tp=4", "a rank has a device", 10, "16 ranks for 8 devices", "fsdp=2,tp=4", HOST),
     ("fsdp=12", "hosts are filled", 10, "half filled", "fsdp=8", FACTS),
+    (
+        "fsdp=16",
+        "raw data stays in its place",
+        10,
+        "it may not leave clinic-7",
+        "fsdp=8",
+        replace(FACTS, residency="clinic-7"),
+    ),
     ("fsdp=6,tp=2", "hosts are filled", 10, "half filled", "fsdp=4,tp=2", FACTS),
     (
         "dp=8",

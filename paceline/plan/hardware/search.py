@@ -222,7 +222,11 @@ def hosts_used(cluster: Cluster, candidate: Candidate) -> int:
 
 
 def _priced(tried: Tried, question: Question, best: Candidate) -> Tried:
-    hours = best.hours[1] if best.hours is not None else tokens_of(question) / best.tokens_per_s / 3600
+    hours = (
+        best.hours[1]
+        if best.hours is not None
+        else tokens_of(question) / (best.tokens_per_s * best.goodput) / 3600
+    )
     parts = bill(question, hours, best.layout.world_size)
     return replace(
         tried,
