@@ -25,6 +25,7 @@ from paceline.plan.decide import memory_limit, over_limits, price
 from paceline.plan.enumerate import Cut, Space, splits_backward
 from paceline.plan.field import Field
 from paceline.plan.layout import Layout
+from paceline.plan.money import weight
 from paceline.plan.tally import Tally
 from paceline.plan.weigh import Question, family, fits, is_late, simplicity, unit, weigh
 
@@ -130,7 +131,8 @@ class _Sieve:
 
     def _weighed(self, seconds: Array, world: Array) -> Array:
         seconds = seconds * self.question.least_overhead(world)
-        return seconds * world if self.question.objective == "cost" else seconds
+        cost = self.question.objective == "cost"
+        return seconds * weight(self.question.cluster, world) if cost else seconds
 
     def _opened(self, cut: Cut, recompute: str) -> Iterator[tuple[float, _Node]]:
         """Of each depth the points that may fit and be fast enough, with their bound."""

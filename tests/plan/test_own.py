@@ -68,13 +68,17 @@ def test_a_plan_on_ones_own_cluster_has_its_parts(tmp_path: Path) -> None:
 
 
 def test_a_budget_counts_the_share_and_the_power(tmp_path: Path) -> None:
-    cluster = lab(tmp_path, FULL)
+    cluster = lab(tmp_path, FULL, 'use = "8xH100-SXM-80GB"\n')
+    free = ask(job(LLAMA), cluster).best
+    assert free.usd is not None
+    assert free.hours is not None
+    upper = free.usd * free.hours[2] / free.hours[1]
     with pytest.raises(Refused) as caught:
-        ask(job(LLAMA, layout__budget_usd=3000.0), cluster)
+        ask(job(LLAMA, layout__budget_usd=0.5 * free.usd), cluster)
     assert caught.value.exit_code == Exit.DEADLINE
-    found = ask(job(LLAMA, layout__budget_usd=3200.0), cluster)
+    found = ask(job(LLAMA, layout__budget_usd=1.01 * upper), cluster)
     assert found.best.usd is not None
-    assert found.best.usd < 3200
+    assert found.best.usd < 1.01 * upper
 
 
 @pytest.mark.parametrize(
