@@ -147,11 +147,14 @@ def plan(
 
     def text(t: Terminal) -> str:
         picture = f"\n\n{drawn.text(t.width)}" if drawn else ""
-        from paceline.cli.hardware import hardware_text
         from paceline.cli.scale import scale_text
 
         turns = turns_text(chosen) if SENSITIVITY in (what_if or []) else ""
-        choice = hardware_text(hardware, t.width) if hardware else ""
+        choice = ""
+        if hardware:
+            from paceline.cli.hardware import hardware_text
+
+            choice = hardware_text(hardware, t.width)
         return (
             choice + table(chosen, width=t.width, job=typed) + turns + scale_text(scaled, t.width) + picture
         )

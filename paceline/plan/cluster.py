@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from paceline.ledger.outcome import Exit, Refused
-from paceline.plan.own import Own, own_of
-from paceline.plan.rates import Rate, rates
 
 if TYPE_CHECKING:
     from paceline.plan.fabric import Fabric
+    from paceline.plan.own import Own
+    from paceline.plan.rates import Rate
 
 GB, TERA = 1e9, 1e12
 VISIBLE_BYTES = 0.99 * 2**30
@@ -252,6 +252,9 @@ def _of(name: str, hosts: int, shape: str, where: str) -> Cluster:
     """Hosts of a shape; where a cloud's table has it, at its price and with its network."""
     devices, _, accelerator = shapes()[shape].partition("x")
     cluster = of_accelerator(name, hosts, int(devices), _find(accelerator, name, where))
+    # Why late: prices of clouds are read for a cloud's machine only; a plan for this one is made in half a second.
+    from paceline.plan.rates import rates
+
     rate = rates().get(shape)
     if rate is None:
         return cluster
@@ -331,6 +334,8 @@ def _owned(cluster: Cluster, data: Mapping[str, Any], path: Path) -> Cluster:
     if data.get("cluster", {}).get("usd_per_device_hour") is not None:
         rule = "a cluster is rented by the device-hour or one's own: one of the two"
         _refuse(f"{path.name} is rented and owned", path, rule, "", str(path))
+    from paceline.plan.own import own_of
+
     own = own_of(data["own"], str(path))
     return replace(cluster, own=own, rate=None, rented_devices=0, usd_per_device_hour=None, price_date="")
 
