@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from paceline.api.runs import Run
 from paceline.api.surroundings import hub_folder, job_values
 from paceline.job import Job, Loaded, load
 from paceline.job.around import config_of
 from paceline.job.families.place import is_hub_id
 from paceline.launch.environment import exported
-from paceline.ledger.folder import RunFolder
 from paceline.ledger.outcome import Exit, PacelineError, Refused
+
+if TYPE_CHECKING:
+    from paceline.api.runs import Run
 
 Sets = Mapping[str, object] | Sequence[tuple[str, str]]
 IN_PYTHON = "Python"
@@ -37,10 +39,14 @@ def load_job(job: Job | str | Path, sets: Sets = ()) -> Loaded:
 def run_of(word: str | Path) -> Run | None:
     """The run that ``word`` names, or None when it is the path of a job file."""
     path = Path(word)
-    if path.is_dir():
-        return Run(RunFolder(path)) if RunFolder(path).is_run() else None
-    if path.is_file() or path.suffix == ".toml" or config_of(path, hub_folder()) is not None:
+    folder = path.is_dir()
+    if not folder and (path.is_file() or path.suffix == ".toml" or config_of(path, hub_folder()) is not None):
         return None
+    from paceline.api.runs import Run  # not for a job file, which is what is read most often
+    from paceline.ledger.folder import RunFolder
+
+    if folder:
+        return Run(RunFolder(path)) if RunFolder(path).is_run() else None
     try:
         return Run(word)
     except PacelineError as error:

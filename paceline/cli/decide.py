@@ -146,18 +146,18 @@ def plan(
     drawn = _draw(screen, chosen, result) if draw else None
 
     def text(t: Terminal) -> str:
-        picture = f"\n\n{drawn.text(t.width)}" if drawn else ""
-        from paceline.cli.scale import scale_text
-
-        turns = turns_text(chosen) if SENSITIVITY in (what_if or []) else ""
-        choice = ""
+        told = table(chosen, width=t.width, job=typed)
         if hardware:
             from paceline.cli.hardware import hardware_text
 
-            choice = hardware_text(hardware, t.width)
-        return (
-            choice + table(chosen, width=t.width, job=typed) + turns + scale_text(scaled, t.width) + picture
-        )
+            told = hardware_text(hardware, t.width) + told
+        if SENSITIVITY in (what_if or []):
+            told += turns_text(chosen)
+        if scaled:
+            from paceline.cli.scale import scale_text
+
+            told += scale_text(scaled, t.width)
+        return told + (f"\n\n{drawn.text(t.width)}" if drawn else "")
 
     return Reply(result, text)
 

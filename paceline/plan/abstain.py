@@ -139,7 +139,7 @@ def _ratio(question: Question, layout: Layout, right: Candidate) -> float:
 
 def _abstain(one: Assumption, slow: Candidate, fast: Candidate, stakes: float) -> NoReturn:
     told = [
-        f"at {one.text(factor)} {found.layout.replace(mbs=None)}, {three(found.step_s[1])} s a step"
+        f"at {one.text(factor)} {found.layout.cut}, {three(found.step_s[1])} s a step"
         for factor, found in ((SLOWEST, slow), (FASTEST, fast))
     ]
     between = "hosts" if one.name == "link.inter" else "devices of a host"

@@ -12,7 +12,7 @@ from paceline.plan.digits import money, three
 from paceline.plan.layout import Layout
 from paceline.plan.measured import Measured
 from paceline.plan.speed.speeds import Speeds
-from paceline.plan.survey import survey
+from paceline.plan.survey import remembering, survey
 from paceline.plan.weigh import Question
 
 DOUBLINGS = 3
@@ -21,7 +21,8 @@ DOUBLINGS = 3
 def batch_crossings(question: Question, best: Candidate) -> list[str]:
     """The nearest global batch, in halvings and doublings, at which another layout is chosen."""
     found = []
-    chosen = best.layout.replace(mbs=None)
+    question = replace(question, speeds=remembering(question))
+    chosen = best.layout.cut
     batch = question.facts.work.global_batch
     for up in (False, True):
         sizes = [batch << k if up else batch >> k for k in range(1, DOUBLINGS + 1)]
@@ -40,7 +41,7 @@ def batch_crossings(question: Question, best: Candidate) -> list[str]:
 def _other_layout(question: Question, size: int, chosen: Layout) -> Layout | None:
     """What is chosen at this global batch, where it is not ``chosen``."""
     other = _best(_with_batch(question, size))
-    bare = None if other is None else other.layout.replace(mbs=None)
+    bare = None if other is None else other.layout.cut
     return None if bare == chosen else bare
 
 
@@ -54,7 +55,7 @@ def device_crossings(
     if question.cluster.is_cpu:
         return []
     found = []
-    chosen = best.layout.replace(mbs=None)
+    chosen = best.layout.cut
     cluster = question.cluster
     others = [(f"devices={cluster.devices // 2}", replace(cluster, devices=cluster.devices // 2))]
     others.append((f"hosts={cluster.hosts * 2}", replace(cluster, hosts=cluster.hosts * 2)))
@@ -63,12 +64,12 @@ def device_crossings(
             continue
         speeds = speeds_of(other, measured, question.facts.work.precision)
         answer = _best(replace(question, cluster=other, speeds=speeds))
-        if answer is not None and answer.layout.replace(mbs=None) != chosen:
+        if answer is not None and answer.layout.cut != chosen:
             time = (
                 f", {three(answer.hours[1])} h" if answer.hours else f", {three(answer.step_s[1])} s a step"
             )
             price = f", {money(answer.usd)}" if answer.usd is not None else ""
-            found.append(f"{name} → {answer.layout.replace(mbs=None)}{time}{price}")
+            found.append(f"{name} → {answer.layout.cut}{time}{price}")
     return found
 
 

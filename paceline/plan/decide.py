@@ -7,7 +7,7 @@ are very probably better, or when what is simpler does not fit or would be late.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
@@ -50,8 +50,19 @@ class Judged:
         return [(c.layout, "") for c in self.candidates] + [(r.layout, r.kind) for r in self.rejected]
 
 
-def judge(question: Question, layouts: Iterable[Layout], *, explain: bool = True) -> Judged:
-    """Price every layout; rules, memory, deadline and budget drop some. ``explain``: look for the nearest."""
+def judge(
+    question: Question,
+    layouts: Iterable[Layout],
+    *,
+    explain: bool = True,
+    known: Mapping[Layout, Memory] | None = None,
+) -> Judged:
+    """Price every layout; rules, memory, deadline and budget drop some.
+
+    Args:
+        explain: look for the nearest of what is rejected.
+        known: memory that was asked for already.
+    """
     found = Judged()
     too_large: list[Rejection] = []
     facts, work = question.rule_facts, question.facts.work
@@ -61,10 +72,8 @@ def judge(question: Question, layouts: Iterable[Layout], *, explain: bool = True
             repaired = str(repair(layout, facts)) if explain else ""
             found.rejected.append(Rejection(layout, "rule", 0.0, 0.0, "", repaired, broken[1]))
             continue
-        memory, room = (
-            memory_of(layout, work, question.speeds, question.cluster),
-            memory_limit(question, layout),
-        )
+        memory = (known or {}).get(layout) or memory_of(layout, work, question.speeds, question.cluster)
+        room = memory_limit(question, layout)
         if not fits(memory[3], room):
             too_large.append(Rejection(layout, "memory", memory[3] / GIB, room / GIB, "GiB", ""))
             continue
@@ -85,7 +94,7 @@ def with_nearest(too_large: Sequence[Rejection], candidates: Sequence[Candidate]
     near_to: dict[Layout, str] = {}
     found = []
     for one in too_large:
-        bare = one.layout.replace(mbs=None)
+        bare = one.layout.cut
         if bare not in near_to:
             near = nearest(one.layout, cuts)
             near_to[bare] = f"nearest: {near.layout}" if near else "nothing fits here"
@@ -205,7 +214,7 @@ def best_by_cut(candidates: Sequence[Candidate]) -> list[Candidate]:
     """The best micro-batch of each cut, in order; the rest are its slower siblings."""
     seen: dict[Layout, Candidate] = {}
     for candidate in candidates:
-        seen.setdefault(candidate.layout.replace(mbs=None), candidate)
+        seen.setdefault(candidate.layout.cut, candidate)
     return list(seen.values())
 
 

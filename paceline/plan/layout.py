@@ -132,6 +132,11 @@ class Layout:
             raise ValueError(f"the layout {self} is open: resolve it first")
         return self.dp * self.fsdp * self.tp * self.pp * self.cp
 
+    @cached_property
+    def cut(self) -> Layout:
+        """The layout whatever its micro-batch."""
+        return self if self.mbs is None else self.replace(mbs=None)
+
     @property
     def sharded(self) -> bool:
         """Whether fsdp cuts what a rank keeps."""

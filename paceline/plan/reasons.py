@@ -43,7 +43,7 @@ def reason(
 
 
 def bare(candidate: Candidate) -> str:
-    return str(candidate.layout.replace(mbs=None))
+    return str(candidate.layout.cut)
 
 
 def _times(question: Question, other: Candidate, best: Candidate) -> str:
@@ -86,6 +86,6 @@ def wins_when(candidate: Candidate, best: Candidate) -> str:
     if candidate.terms["deliver_s"] > 0 and rest < best.step_s[1]:
         need = candidate.terms["deliver_s"] / max(best.step_s[1] - rest, 1e-9)
         return f"wins when communication is {need:.1f}× faster"
-    if candidate.layout.replace(mbs=None) == best.layout.replace(mbs=None):
+    if candidate.layout.cut == best.layout.cut:
         return f"wins when memory allows only mbs={candidate.layout.mbs}"
     return "wins when the other layouts do not fit"

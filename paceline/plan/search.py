@@ -39,14 +39,13 @@ from paceline.plan.measured import Measured
 from paceline.plan.reasons import bare, objective, reason, wins_when
 from paceline.plan.relax import gentler, relaxations
 from paceline.plan.speed.cpu import CpuSpeeds
-from paceline.plan.speed.gpu import GpuSpeeds
 from paceline.plan.speed.speeds import Speeds
 from paceline.plan.survey import survey, tally_of
 from paceline.plan.weigh import Question, fits
-from paceline.plan.what_if import WHERE, rows
 
 if TYPE_CHECKING:
     from paceline.job import Job
+    from paceline.plan.what_if import Answer
 
 MOST_LISTED = 3000
 MENTIONED = 0.98  # a goodput above this needs no words
@@ -69,8 +68,7 @@ def plan(
 
     Args:
         job: the job, with every key.
-        cluster: where it would run (``cluster.parse_cluster``, ``launch.machine``); the job's own
-        ``[cluster]``
+        cluster: where it would run (``cluster.parse_cluster``, ``launch.machine``); the job's own ``[cluster]``
             keys are applied on top.
         measured: what ``recipes/measure.py`` measured on this machine; None = the catalogue, and said so.
         layout: ``auto``, or the layout to price; its micro-batch is chosen when it is not given.
@@ -80,8 +78,7 @@ def plan(
         what_if: job keys and values to ask about (``cluster.`` may be left out).
 
     Raises:
-        Refused: exit 10 or 2 for a layout that the rule book refuses, 11 when nothing fits in memory, 12
-        when no
+        Refused: exit 10 or 2 for a layout that the rule book refuses, 11 when nothing fits in memory, 12 when no
             layout meets the deadline or the budget; each with the nearest.
     """
     question = question_of(job, cluster, measured, tokens, vocab_size)
@@ -97,6 +94,8 @@ def plan(
     disk = _disk(job, question)
 
     def answer(changed: Job, cluster: Cluster, asked: Layout) -> Candidate:
+        from paceline.plan.what_if import WHERE
+
         other = question_of(changed, cluster, measured, tokens, vocab_size)
         return decide(other, judged_by(other, asked, WHERE).candidates)[0]
 
@@ -119,11 +118,7 @@ def plan(
             *_failing(question, best),
         ],
         disk=disk,
-        what_if=[
-            row
-            for key, values in (what_if or {}).items()
-            for row in rows(job, question.cluster, wanted, key, values, answer)
-        ],
+        what_if=_asked(job, question, wanted, what_if, answer) if what_if else [],
         measured_at=_measured_at(question.speeds),
         busy=bool(getattr(question.speeds, "busy", False)),
         tally=judged.tally,
@@ -134,6 +129,18 @@ def plan(
     )
     check_link(found)
     return found
+
+
+def _asked(
+    job: Job, question: Question, wanted: Layout, what_if: Mapping[str, Sequence[Any]], answer: Answer
+) -> list[dict[str, Any]]:
+    from paceline.plan.what_if import rows
+
+    return [
+        row
+        for key, values in what_if.items()
+        for row in rows(job, question.cluster, wanted, key, values, answer)
+    ]
 
 
 def judged_by(question: Question, wanted: Layout, where: str) -> Judged:
@@ -212,6 +219,8 @@ def speeds_of(cluster: Cluster, measured: Measured | None, precision: str) -> Sp
         plain = CpuSpeeds(cluster, measured if cluster.visible or cluster.measured else None, precision)
         told = plain.measured.corrections if plain.measured is not None else ()
     else:
+        from paceline.plan.speed.gpu import GpuSpeeds
+
         plain, told = GpuSpeeds(cluster, precision), (cluster.measured or {}).get("corrections", ())
     if not told:
         return plain

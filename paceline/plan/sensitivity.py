@@ -98,7 +98,7 @@ class Leading:
     def __init__(self, question: Question, plan: Plan) -> None:
         self.question = question
         self.layouts = leading(plan)
-        self.chosen = plan.best.layout.replace(mbs=None)
+        self.chosen = plan.best.layout.cut
         known = {candidate.layout: candidate for candidate in plan.priced}
         rehearsal = Rehearsal(question)
         self._ratio: dict[Layout, float] = {}
@@ -120,12 +120,10 @@ class Leading:
             if now is not None and rank_key(self.question, now) < best.get(now.scope, 0.0):
                 self.layouts.remove(layout)
         found = self.choice(self.question)
-        while (
-            found is not None and found.layout.replace(mbs=None) != self.chosen and found.layout not in known
-        ):
+        while found is not None and found.layout.cut != self.chosen and found.layout not in known:
             self.layouts.remove(found.layout)
             found = self.choice(self.question)
-        if found is None or found.layout.replace(mbs=None) != self.chosen:
+        if found is None or found.layout.cut != self.chosen:
             self.layouts = [layout for layout in self.layouts if layout in known]
 
     def choice(self, question: Question) -> Candidate | None:
@@ -146,7 +144,7 @@ class Leading:
         def other(log: float) -> Candidate | bool | None:
             """False where the choice stands."""
             found = self.choice(one.changed(self.question, math.exp(log)))
-            stands = found is not None and found.layout.replace(mbs=None) == self.chosen
+            stands = found is not None and found.layout.cut == self.chosen
             return False if stands else found
 
         turned = first_turn(lambda log: other(log) is not False, step)
@@ -194,7 +192,7 @@ def leading(plan: Plan) -> list[Layout]:
     found = [candidate.layout for candidate in (plan.best, *plan.scopes.values(), *plan.candidates)]
     # Of slower devices or less memory another micro-batch of the same cut is the first to be better.
     for layout in (plan.best.layout, *(c.layout for c in best_by_cut(plan.priced)[:SIZED])):
-        found += with_micro_batches(layout.replace(mbs=None), question.facts.work)
+        found += with_micro_batches(layout.cut, question.facts.work)
     found += [next(c.layout for c in plan.priced if c.scope == scope) for scope in plan.scopes]
     found += [c.layout for c in best_by_cut(plan.priced)[:SHOWN]]
     found += _firsts((c.layout for c in plan.priced), FAMILIES)
@@ -225,7 +223,7 @@ def _words(one: Assumption, turn: Turn) -> str:
     times = f"× {three(turn.factor)} ({one.text(turn.factor)})"
     if turn.layout is None:
         return f"{times} → none of the leading layouts can"
-    return f"{times} → {turn.layout.replace(mbs=None)}, {three(turn.step_s or 0.0)} s a step"
+    return f"{times} → {turn.layout.cut}, {three(turn.step_s or 0.0)} s a step"
 
 
 def lines(rows: Sequence[Row]) -> list[str]:

@@ -9,6 +9,7 @@ from paceline.ledger.outcome import printable
 from paceline.ledger.plural import many
 from paceline.plan.answer import GIB, Candidate, Plan, Rejection
 from paceline.plan.digits import amount, grouped, money, three
+from paceline.plan.layout import Layout
 from paceline.plan.tally import grouped as whole
 from paceline.plan.ties import tied
 
@@ -244,10 +245,10 @@ def _rejected(plan: Plan, width: int) -> list[str]:
 
 def notable(rejected: Sequence[Rejection]) -> list[Rejection]:
     """A few rejections that answer "why not": one device, plain dp, and the nearest miss of each kind."""
-    cuts: dict[str, Rejection] = {}
+    cuts: dict[Layout, Rejection] = {}
     for rejection in sorted(rejected, key=lambda r: r.value):
-        cuts.setdefault(f"{rejection.layout.replace(mbs=None, recompute='none')}", rejection)
-    first = [cuts[name] for name in cuts if name == "single" or (name.startswith("dp=") and "," not in name)]
+        cuts.setdefault(rejection.layout.replace(mbs=None, recompute="none"), rejection)
+    first = [cuts[layout] for layout in cuts if layout == Layout(dp=layout.dp)]
     rest = sorted(
         (r for r in cuts.values() if r not in first), key=lambda r: r.value / r.limit if r.limit else 9.0
     )

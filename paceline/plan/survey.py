@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from paceline.plan.answer import GIB, Rejection
 from paceline.plan.census import of_list
-from paceline.plan.cost.step import memory_of
+from paceline.plan.cost.step import Memory, memory_of
 from paceline.plan.decide import Judged, judge, memory_limit, order, over_limits, price, with_nearest
 from paceline.plan.enumerate import Space, scopes
 from paceline.plan.layout import Layout
@@ -35,8 +35,7 @@ def survey(question: Question, options: Layout, *, narrow: bool = False, keep: i
         narrow: a part of the space, and no reasons: for a question beside the question.
     """
     found = Judged()
-    remembered = ColumnSpeeds(question.speeds, shared=question.cluster.is_cpu)
-    question = replace(question, speeds=remembered)
+    question = replace(question, speeds=remembering(question))
     for space in scopes(question.cluster, question.facts.work, options, narrow=narrow):
         if question.residency and question.cluster.scope(space.worlds[-1]) == "cluster":
             found.tally += Tally(divide=space.total[0], refused=space.total[0])
@@ -53,6 +52,13 @@ def survey(question: Question, options: Layout, *, narrow: bool = False, keep: i
     return found
 
 
+def remembering(question: Question) -> ColumnSpeeds:
+    """The question's speeds, each asked once."""
+    if isinstance(question.speeds, ColumnSpeeds):
+        return question.speeds
+    return ColumnSpeeds(question.speeds, shared=question.cluster.is_cpu)
+
+
 def _pooled(question: Question, space: Space) -> Rejection:
     """All layouts over several hosts, in the name of the smallest data-parallel one: raw data would leave its place."""
     layout = Layout(dp=min(space.worlds))
@@ -62,19 +68,23 @@ def _pooled(question: Question, space: Space) -> Rejection:
 
 
 def _one_by_one(question: Question, space: Space) -> Judged:
-    layouts = _needed(question, space.layouts()) if space.narrow else space.layouts()
-    found = judge(question, layouts, explain=False)
+    known: dict[Layout, Memory] = {}
+    layouts = _needed(question, space.layouts(), known) if space.narrow else space.layouts()
+    found = judge(question, layouts, explain=False, known=known)
     found.tally, found.census = tally_of(found), of_list(found.by_kind())
     return found
 
 
-def _needed(question: Question, layouts: Iterable[Layout]) -> Iterator[Layout]:
-    """Without those that compute again although they fit without: they are never the best in time or cost."""
+def _needed(question: Question, layouts: Iterable[Layout], known: dict[Layout, Memory]) -> Iterator[Layout]:
+    """Without those that compute again although they fit without: they are never the best in time or cost.
+
+    ``known`` is given the memory that was asked for.
+    """
     roomy: set[Layout] = set()
     for layout in layouts:
         if layout.recompute == "none" and question.objective != "memory":
-            memory = memory_of(layout, question.facts.work, question.speeds, question.cluster)
-            if fits(memory[3], memory_limit(question, layout)):
+            known[layout] = memory_of(layout, question.facts.work, question.speeds, question.cluster)
+            if fits(known[layout][3], memory_limit(question, layout)):
                 roomy.add(layout)
         elif layout.replace(recompute="none") in roomy:
             continue

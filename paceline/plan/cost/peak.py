@@ -15,7 +15,6 @@ Between ``layer`` and ``first`` activations go and gradients come by the layer, 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
 from paceline.plan.activations import (
     head_gradient_bytes,
@@ -35,14 +34,16 @@ from paceline.plan.cost.terms import Work, micro_batches
 Parts = dict[str, Column]
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Rank:
     """What every moment of a coordinate asks for, asked once.
 
     Attributes:
         flying: micro-batches in flight. fresh: none of the step has ended its backward when most are in flight.
         kept: of the layers, a micro-batch. one: of the layer that keeps most. working: of the layer at work.
-        outer: of a micro-batch, outside the layers.
+        outer: of a micro-batch, outside the layers. always: states and what dp keeps.
+        gradients: of the step so far. earlier: the same, where an earlier micro-batch has left them.
+        scatters: whether a layer's gradients are scattered behind its backward.
     """
 
     layout: Priced
@@ -56,33 +57,10 @@ class Rank:
     one: Column
     working: Column
     outer: Column
-
-    @cached_property
-    def always(self) -> Parts:
-        layout, work, held = self.layout, self.work, self.held
-        local = rank_states(layout, held)
-        found: Parts = {
-            "weights": work.master_bytes * local,
-            "optimizer": work.master_bytes * work.optimizer_states * local,
-        }
-        return found | dp.memory(layout, work, held)
-
-    @cached_property
-    def gradients(self) -> Parts:
-        """Of the step so far; zero1 sums whole ones."""
-        if self.layout.sharded and self.layout.zero == "zero1":
-            return {"whole gradients": 1.0 * self.work.gradient_bytes * self.held.total}
-        return {"gradients": self.work.master_bytes * rank_states(self.layout, self.held)}
-
-    @cached_property
-    def earlier(self) -> Parts:
-        """The same, where an earlier micro-batch has left them."""
-        return {name: choose(self.fresh, 0.0, size) for name, size in self.gradients.items()}
-
-    @cached_property
-    def scatters(self) -> bool:
-        """Whether a layer's gradients are scattered behind its backward."""
-        return self.layout.sharded and self.layout.zero != "zero1"
+    always: Parts
+    gradients: Parts
+    earlier: Parts
+    scatters: bool
 
     def head_gradient(self) -> Column:
         """Of the head's weight, while the layers are at work: fsdp scatters the tables' last."""
@@ -104,6 +82,17 @@ def rank_of(layout: Priced, work: Work, held: Held, place: int) -> Rank:
     if held.predicts:
         outer = tokens * outer_activation_bytes(work.widths, work.precision, layout.tp)
         outer += head_gradient_bytes(work.widths, work.precision, layout.tp)
+    local = rank_states(layout, held)
+    always: Parts = {
+        "weights": work.master_bytes * local,
+        "optimizer": work.master_bytes * work.optimizer_states * local,
+    }
+    scatters = layout.sharded and layout.zero != "zero1"
+    fresh = micros <= flying
+    if layout.sharded and not scatters:  # zero1 sums whole ones
+        gradients: Parts = {"whole gradients": 1.0 * work.gradient_bytes * held.total}
+    else:
+        gradients = {"gradients": work.master_bytes * local}
     return Rank(
         layout=layout,
         work=work,
@@ -111,11 +100,15 @@ def rank_of(layout: Priced, work: Work, held: Held, place: int) -> Rank:
         place=place,
         tokens=tokens,
         flying=flying,
-        fresh=micros <= flying,
+        fresh=fresh,
         kept=layers_bytes(layout, work, held, tokens),
         one=most(0.0, *each),
         working=_working(layout, work, held, place, tokens),
         outer=outer,
+        always=always | dp.memory(layout, work, held),
+        gradients=gradients,
+        earlier={name: choose(fresh, 0.0, size) for name, size in gradients.items()},
+        scatters=scatters,
     )
 
 

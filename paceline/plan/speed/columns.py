@@ -35,7 +35,7 @@ class ColumnSpeeds:
         self._known: dict[tuple[Any, ...], dict[Any, float]] = {}
 
     def peak_flops(self, world: int) -> float:
-        return self.one.peak_flops(world)
+        return float(self._each(("peak",), self.one.peak_flops, world))
 
     def block_s(self, kind: Widths, sequence_length: int, mbs: Column, world: Column, tp: int = 1) -> Column:
         return self._each(
@@ -72,8 +72,11 @@ class ColumnSpeeds:
         )
 
     def distance(self, widths: Widths, sequence_length: int, mbs: float) -> float:
-        found = getattr(self.one, "distance", None)
-        return float(found(widths, sequence_length, mbs)) if found else float("inf")
+        ask = getattr(self.one, "distance", None)
+        if ask is None:
+            return float("inf")
+        name = ("distance", self._name(widths), sequence_length)
+        return float(self._each(name, lambda m: ask(widths, sequence_length, m), mbs))
 
     def _name(self, widths: Widths) -> int:
         """Widths are many fields to compare: one object is known by its place, and kept so that it stays there."""
