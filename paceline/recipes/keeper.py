@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import floor
 from typing import Any
@@ -14,14 +16,19 @@ from paceline.ledger.outcome import Exit, Refused
 from paceline.recipes.assemble import Assembly
 from paceline.recipes.brief import Brief
 from paceline.recipes.feed import Feed
+from paceline.recover.agree import Ranks
+from paceline.recover.background import Background
 from paceline.recover.load import read
-from paceline.recover.save import Saved, save
+from paceline.recover.write import Saved
 from paceline.update.schedule import Schedule
 
 
 @dataclass
 class Keeper:
-    """Saves one assembly. ``world`` is the group of all ranks, None on one; ``start`` the step resumed from."""
+    """Saves one assembly. ``world`` is the group of all ranks, None on one; ``start`` the step resumed from.
+
+    ``told`` gets each save that has ended; ``alive`` is called while one is waited for.
+    """
 
     brief: Brief
     built: Assembly
@@ -31,7 +38,10 @@ class Keeper:
     world: dist.ProcessGroup | None
     device: Device
     start: int = 0
+    told: Callable[[Saved], None] = lambda saved: None
+    alive: Callable[[], None] = lambda: None
     last: Saved | None = field(default=None)
+    _background: Background | None = field(default=None)
 
     def __post_init__(self) -> None:
         if self.start <= self.schedule.steps:
@@ -46,8 +56,12 @@ class Keeper:
             where=str(self.brief.resume),
         )
 
-    def save(self, step: int, tokens: float, samples: float) -> Saved:
-        """Save after ``step`` finished steps; returns when ``latest`` names it, verified."""
+    def begin(self, step: int, tokens: float, samples: float) -> float:
+        """Take what is to be saved after ``step`` finished steps; seconds that training waited for it.
+
+        Raises:
+            Failed: the save before it failed (55).
+        """
         scalars: dict[str, Any] = {
             "step": step,
             "position": self.feed.plan.position_of(step),
@@ -57,18 +71,47 @@ class Keeper:
             "seed": self.brief.job.train.seed,
             "precision": self.brief.precision,
         }
-        self.last = save(
-            self.brief.folder.checkpoints,
-            self.built.state(scalars),
-            layout=str(self.brief.layout),
-            identity=self.brief.identity,
-            world=self.world,
-            keep=self.brief.job.checkpoint.keep,
-            keep_every=self.keep_every,
-            attempt=self.brief.attempt,
-            device=self.device.torch,
-        )
-        return self.last
+        began = time.monotonic()
+        self._saver.begin(self.built.state(scalars), self.alive)
+        self.look()
+        return time.monotonic() - began
+
+    def look(self) -> None:
+        """Tell of a save that has ended since the last look. Raises Failed (55) where it failed."""
+        for saved in () if self._background is None else self._background.poll():
+            self.last = saved
+            self.told(saved)
+
+    def finish(self) -> float:
+        """Until everything begun is named and verified; seconds that took. Raises Failed (55)."""
+        began = time.monotonic()
+        if self._background is not None:
+            self._background.wait(self.alive)
+            self.look()
+        return time.monotonic() - began
+
+    def prepare(self) -> None:
+        """Start the process that writes, ahead of the first save."""
+        self._saver.start(self.built.state({}))
+
+    def close(self) -> None:
+        """End the process that writes; what it has not finished is given up."""
+        if self._background is not None:
+            self._background.close()
+
+    @property
+    def _saver(self) -> Background:
+        if self._background is None:
+            self._background = Background(
+                self.brief.folder.checkpoints,
+                Ranks(self.world, self.device.torch),
+                layout=str(self.brief.layout),
+                identity=self.brief.identity,
+                keep=self.brief.job.checkpoint.keep,
+                keep_every=self.keep_every,
+                attempt=self.brief.attempt,
+            )
+        return self._background
 
 
 def resume(brief: Brief, built: Assembly, world: dist.ProcessGroup | None, device: Device) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from paceline.plan.grammar import AXES
 from paceline.recipes.assemble import Assembly
 from paceline.recipes.brief import Brief
 from paceline.recipes.feed import Feed
-from paceline.recover.save import Saved
+from paceline.recover.write import Saved
 from paceline.update.loop import End
 from paceline.update.schedule import Schedule
 

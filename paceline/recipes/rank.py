@@ -30,6 +30,7 @@ from paceline.recipes.evaluate import held_out_loss
 from paceline.recipes.feed import Feed, MicroBatch
 from paceline.recipes.keeper import Keeper, resume, steps_of
 from paceline.recipes.place import Emit, Place, Stop
+from paceline.recover.write import Saved
 from paceline.update.due import Due
 from paceline.update.loop import End, Hooks, train
 from paceline.update.schedule import Schedule, as_steps
@@ -72,6 +73,7 @@ def run(payload: dict[str, Any], place: Place, emit: Emit, stop: Stop) -> dict[s
     brief = Brief.read(payload)
     ledger = Ledger(brief.folder.ledger(place.rank), place.rank, brief.attempt)
     world: World | None = None
+    rank: _Rank | None = None
     try:
         device = open_device(
             brief.job.run.device,
@@ -86,6 +88,8 @@ def run(payload: dict[str, Any], place: Place, emit: Emit, stop: Stop) -> dict[s
         end = _train(rank, _or_out_of_time(stop, brief, began))
         return _finish(rank, end)
     finally:
+        if rank is not None:
+            rank.keeper.close()
         if world is not None:
             world.close()
         ledger.close()
@@ -146,19 +150,17 @@ def _train(rank: _Rank, stop: Stop) -> End:
     policy = rank.built.policy(job, rank.mesh, rank.device, rank.ledger)
     rank.ledger.close_step(None)  # start-up is over
 
-    def save(step: int) -> float:
-        saved = rank.keeper.save(step, rank.telemetry.tokens, rank.telemetry.samples)
-        detail = {"path": str(saved.path), "bytes": saved.nbytes, "seconds": round(saved.seconds, 4)}
-        rank.report(_row(rank, "event", step, event="checkpoint", detail=detail))
-        if saved.warning:
-            rank.report(_row(rank, "event", step, event="warning", detail=saved.warning))
-        return saved.seconds
+    def save(step: int, until_safe: bool) -> float:
+        rank.keeper.alive = lambda: rank.recorder.at_step(step)
+        waited_s = rank.keeper.begin(step, rank.telemetry.tokens, rank.telemetry.samples)
+        return waited_s + (rank.keeper.finish() if until_safe else 0.0)
 
+    rank.keeper.told = lambda saved: _tell_saved(rank, saved)
     timed = rank.brief.timed
     hooks = Hooks(
         batches=rank.feed,
         evaluate=lambda step: None if timed else _evaluate(rank, step, job.eval.limit),
-        save=(lambda step: 0.0) if timed else save,
+        save=(lambda step, until_safe: 0.0) if timed else save,
         stop=stop,
         beat=lambda step: _beat(rank, step),
     )
@@ -175,8 +177,16 @@ def _train(rank: _Rank, stop: Stop) -> End:
     )
 
 
+def _tell_saved(rank: _Rank, saved: Saved) -> None:
+    detail = {"path": str(saved.path), "bytes": saved.nbytes, "seconds": round(saved.seconds, 4)}
+    rank.report(_row(rank, "event", saved.step, event="checkpoint", detail=detail))
+    if saved.warning:
+        rank.report(_row(rank, "event", saved.step, event="warning", detail=saved.warning))
+
+
 def _finish(rank: _Rank, end: End) -> dict[str, Any]:
     """After the loop: the last row, the last evaluation (of everything), the last records."""
+    rank.keeper.finish()  # of a run that a verdict ends, an earlier save may be under way
     carried = torch.tensor(rank.telemetry.carried, dtype=torch.float64).to(rank.device.torch)
     rank.telemetry.release(tuple(rank.mesh.sum(carried).tolist()))
     found: dict[str, float] = {}
@@ -220,7 +230,10 @@ def _alive(rank: _Rank, step: int, limit: int | None) -> Iterator[tuple[MicroBat
 def _beat(rank: _Rank, step: int) -> None:
     """Once a step; the worst rank's memory is asked for at powers of two and every 50 steps."""
     rank.recorder.at_step(step)
+    rank.keeper.look()
     since = step - rank.keeper.start
+    if since == 1 and not rank.brief.timed:
+        rank.keeper.prepare()  # not before the first step: a start has no cores to spare
     if step % 50 == 0 or since & (since - 1) == 0:
         memory = torch.tensor(rank.device.memory_gib(), dtype=torch.float64).to(rank.device.torch)
         reserved, allocated = rank.mesh.max(memory).tolist()

@@ -13,7 +13,8 @@ from typing import TypeVar
 import torch
 import torch.distributed as dist
 
-from paceline.ledger.outcome import Exit, Failed, PacelineError, from_dict
+from paceline.ledger.outcome import PacelineError, from_dict
+from paceline.recover.together import as_paceline
 
 _ERROR_BYTES = 8192
 T = TypeVar("T")
@@ -73,19 +74,6 @@ class Ranks:
             box[: len(raw)] = torch.tensor(list(raw), dtype=torch.int32)
         dist.all_reduce(box, group=self.group)
         return from_dict(json.loads(bytes(box.tolist()).rstrip(b"\0").decode()))
-
-
-def as_paceline(error: Exception, rank: int) -> PacelineError:
-    """The error itself, or for one that nobody expected, a report of it."""
-    if isinstance(error, PacelineError):
-        return error
-    return Failed(
-        f"rank {rank}: {type(error).__name__}: {error}",
-        exit_code=Exit.FAULT,
-        seen=type(error).__name__,
-        rule="a rank that fails ends the save or load on all ranks",
-        use="see the log of that rank for the traceback",
-    )
 
 
 def _encode(error: PacelineError) -> bytes:

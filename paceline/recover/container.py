@@ -14,7 +14,7 @@ import math
 import os
 import stat
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -70,8 +70,17 @@ def digest(data: Any) -> str:
     return xxhash.xxh3_128_hexdigest(data)
 
 
-def write(path: Path, items: Sequence[Item], *, metadata: Mapping[str, str]) -> Written:
-    """Write a new file and make it durable; raises OSError as the system says it, and never overwrites."""
+def write(
+    path: Path,
+    items: Sequence[Item],
+    *,
+    metadata: Mapping[str, str],
+    wrote: Callable[[], None] = lambda: None,
+) -> Written:
+    """Write a new file and make it durable; raises OSError as the system says it, and never overwrites.
+
+    ``wrote`` is called after each block: a sign of life in a long write.
+    """
     ordered = sorted(items, key=lambda item: (-ITEM_BYTES[item.dtype], item.key))
     header: dict[str, Any] = {"__metadata__": dict(metadata)}
     at = 0
@@ -96,6 +105,7 @@ def write(path: Path, items: Sequence[Item], *, metadata: Mapping[str, str]) -> 
             for block in blocks(raw):
                 _write_all(file.fileno(), block)
                 hashes[item.key].append(digest(block))
+                wrote()
         os.fsync(file.fileno())
     return Written(len(head) + at, len(head), digest(head), hashes)
 

@@ -6,14 +6,15 @@ names and sizes picks: all replicas agree without a message and each writes abou
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 import torch
 from torch.distributed.tensor import DTensor
 
+from paceline.recover.buffer import Buffer, offsets
 from paceline.recover.container import Item
+from paceline.recover.pieces import Piece, Snapshot
 from paceline.recover.slices import Box, boxes, shard_dim, share_out, whole
 from paceline.recover.state import TrainState, local
 
@@ -26,52 +27,57 @@ DTYPES: dict[torch.dtype, str] = {
 TORCH = {name: dtype for dtype, name in DTYPES.items()}
 
 
-@dataclass(frozen=True)
-class Piece:
-    """One slice to be written: the tensor it belongs to, where it starts there, and its bytes."""
-
-    tensor: str
-    starts: tuple[int, ...]
-    item: Item
-
-
-@dataclass(frozen=True)
-class Snapshot:
-    """What one rank writes of a state, in host memory: nothing in it points at a device or at a process
-    group.
-
-    ``tensors`` names every tensor that this rank holds a part of, with its global shape and dtype.
-    """
-
-    rank: int
-    pieces: tuple[Piece, ...]
-    tensors: dict[str, tuple[tuple[int, ...], str]]
-    scalars: dict[str, Any]
-    ties: dict[str, str]
-    groups: list[dict[str, Any]]
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of data that this rank writes."""
-        return sum(piece.item.nbytes for piece in self.pieces)
-
-
-def snapshot(state: TrainState, *, rank: int = 0, world_size: int = 1, copy: bool = False) -> Snapshot:
-    """This rank's part of a state.
+def snapshot(
+    state: TrainState, *, rank: int = 0, world_size: int = 1, into: Buffer | None = None
+) -> Snapshot:
+    """This rank's part of a state: shared with what is in host memory, or copied into a buffer.
 
     Args:
-        copy: also copy what is in host memory already, so that training may go on while it is written.
+        into: where all of it is copied, so that training may go on while another process writes it.
+
+    Raises:
+        OSError: the buffer cannot be made large enough.
     """
-    owned = _owned(state, rank, world_size)
-    pieces: list[Piece] = []
-    for name, held in owned.items():
+    parts = _parts(state, rank, world_size)
+    places = _places(parts)
+    if into is not None:
+        into.reserve(places[-1])
+    pieces = []
+    for (name, key, box, part), at in zip(parts, places, strict=False):
+        data = host_bytes(part) if into is None else _copied(part, into, at)
+        pieces.append(Piece(name, box.starts, Item(key, DTYPES[part.dtype], box.shape, data)))
+    table = {name: (state.shape(name), _dtype(name, t)) for name, t in state.tensors.items()}
+    return Snapshot(rank, tuple(pieces), table, state.scalars, state.ties, state.groups)
+
+
+def snapshot_bytes(state: TrainState, *, rank: int = 0, world_size: int = 1) -> int:
+    """How large a buffer a snapshot of this state needs."""
+    return _places(_parts(state, rank, world_size))[-1]
+
+
+Part = tuple[str, str, Box, torch.Tensor]
+"""The tensor's name, the key of the piece, where it lies in the whole, and its values."""
+
+
+def _parts(state: TrainState, rank: int, world_size: int) -> list[Part]:
+    parts: list[Part] = []
+    for name, held in _owned(state, rank, world_size).items():
         mine = local(state.tensors[name])
         for number, box in enumerate(held):
             key = name if number == 0 else f"{name}#{number}"
-            data = host_bytes(mine[box.local_index()] if box.shape else mine, copy=copy)
-            pieces.append(Piece(name, box.starts, Item(key, DTYPES[mine.dtype], box.shape, data)))
-    table = {name: (state.shape(name), _dtype(name, t)) for name, t in state.tensors.items()}
-    return Snapshot(rank, tuple(pieces), table, state.scalars, state.ties, state.groups)
+            parts.append((name, key, box, mine[box.local_index()] if box.shape else mine))
+    return parts
+
+
+def _places(parts: list[Part]) -> list[int]:
+    return offsets([part.numel() * part.element_size() for _, _, _, part in parts])
+
+
+def _copied(part: torch.Tensor, into: Buffer, at: int) -> np.ndarray:
+    data = into.bytes(at, part.numel() * part.element_size())
+    if part.numel():
+        torch.from_numpy(data).view(part.dtype).view(part.shape).copy_(part.detach())
+    return data
 
 
 def held_boxes(tensor: torch.Tensor, starts: tuple[int, ...] | None = None) -> list[Box]:
@@ -133,9 +139,7 @@ def _dtype(name: str, tensor: torch.Tensor) -> str:
     return DTYPES[tensor.dtype]
 
 
-def host_bytes(tensor: torch.Tensor, *, copy: bool = False) -> np.ndarray:
+def host_bytes(tensor: torch.Tensor) -> np.ndarray:
     """The values of a tensor as contiguous bytes in host memory; shared with it where that is possible."""
     there = tensor.detach().to("cpu").contiguous()
-    if copy and there.data_ptr() == tensor.data_ptr():
-        there = there.clone()
     return there.reshape(-1).view(torch.uint8).numpy()

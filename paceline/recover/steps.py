@@ -5,6 +5,7 @@
     .step-00000200.tmp-1       a save by attempt 1 that is going on, or was killed
     .step-00000200.old-1       the step being replaced; what ``latest`` means until that is written
     .step-00000200.gone-1      being deleted
+    .step-00000200.meet-1-…    where the writers of a save going on meet
 
 *Latest is a name and a hash*: a run that saves a step again replaces a folder that ``latest`` names. The
 hash says which of the two is meant at every instant, so a kill between the renames loses nothing. No torch.
@@ -27,12 +28,12 @@ from paceline.recover.container import Damaged, open_regular
 
 LATEST = "latest"
 MARKER = "saving.json"
-_HIDDEN = re.compile(r"\.(step-[0-9]{8,18})\.(tmp|old|gone)-(.+)")
+_HIDDEN = re.compile(r"\.(step-[0-9]{8,18})\.(tmp|old|gone|meet)-(.+)")
 _LATEST = re.compile(r"(step-[0-9]{8,18}) ([0-9a-f]{32})\n")
 
 
-def hidden(folder: Path, step: int, kind: str, attempt: int) -> Path:
-    """The path of a step that is not published: kind ``tmp``, ``old`` or ``gone``."""
+def hidden(folder: Path, step: int, kind: str, attempt: int | str) -> Path:
+    """The path of a step that is not published: kind ``tmp``, ``old``, ``gone`` or ``meet``."""
     return folder / f".{manifest.step_name(step)}.{kind}-{attempt}"
 
 
@@ -87,7 +88,8 @@ def clear_leftovers(folder: Path, *, attempt: int, own: Path) -> None:
     """Remove what killed saves and deletions left behind; never the folder of a save that is going on."""
     for path in (*folder.glob(f".{LATEST}.*"), *folder.glob(".probe-*")):
         path.unlink(missing_ok=True)
-    for path in _hidden_folders(folder, "gone"):
+    sweep(folder)
+    for path in _hidden_folders(folder, "meet"):
         remove(path)
     for path in _hidden_folders(folder, "tmp"):
         if path == own or not _living(path, attempt):
@@ -159,7 +161,7 @@ def publish(folder: Path, temp: Path, step: int, own_hash: str, attempt: int) ->
 
 
 def prune(folder: Path, *, run_id: str, keep: int, keep_every: int | None, attempt: int) -> list[int]:
-    """Delete this run's steps beyond the newest ``keep``, and return them.
+    """Put this run's steps beyond the newest ``keep`` aside, to be deleted by :func:`sweep`, and return them.
 
     Kept besides: what ``latest`` names, each multiple of ``keep_every``, and whatever is not readably of
     this run.
@@ -172,9 +174,14 @@ def prune(folder: Path, *, run_id: str, keep: int, keep_every: int | None, attem
             continue
         aside = hidden(folder, step, "gone", attempt)
         os.rename(path, aside)
-        remove(aside)
         dropped.append(step)
     return dropped
+
+
+def sweep(folder: Path) -> None:
+    """Delete what was put aside; apart from naming it gone, since that much may take as long as a save."""
+    for path in _hidden_folders(folder, "gone"):
+        remove(path)
 
 
 def _run_of(path: Path) -> str | None:

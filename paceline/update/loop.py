@@ -25,11 +25,14 @@ STOPS = ("", "SIGINT", "SIGTERM", "stop command", "max_time", "on_row")
 
 @dataclass(frozen=True)
 class Hooks:
-    """What the loop calls. ``stop`` is asked on rank 0 only; the others run on every rank, at the same steps."""
+    """What the loop calls. ``stop`` is asked on rank 0 only; the others run on every rank, at the same steps.
+
+    ``save`` takes a step and whether to return only once it is safe, and returns the seconds that training waited.
+    """
 
     batches: Callable[[int], tuple[Sequence[Mapping[str, Tensor]], Counts]]
     evaluate: Callable[[int], object]
-    save: Callable[[int], float]
+    save: Callable[[int, bool], float]
     stop: Callable[[], str | None]
     beat: Callable[[int], None]
 
@@ -83,7 +86,7 @@ def train(
             ledger.close_step(None)  # neither evaluation nor a save is part of a step's line
         if last or stop or save_due.by_step(step) or result.decisions[2]:
             with ledger.span("recover", "checkpoint"):
-                telemetry.stalled(hooks.save(step))
+                telemetry.stalled(hooks.save(step, last or bool(stop)))
             save_due.happened()
             ledger.close_step(None)
         with ledger.span("update", "rows"):

@@ -19,8 +19,9 @@ from paceline.deliver.wire.world import World
 from paceline.ledger.outcome import PacelineError
 from paceline.plan.layout import Layout
 from paceline.recover.load import read
-from paceline.recover.save import Saved, save
+from paceline.recover.save import save
 from paceline.recover.state import TrainState, apply, collect
+from paceline.recover.write import Saved
 
 IDENTITY = {"run_id": "run-a", "job_hash": "j", "data_hash": "d", "tokenizer_hash": "t", "code_hash": "c"}
 Values = dict[str, np.ndarray]

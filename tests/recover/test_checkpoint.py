@@ -215,7 +215,7 @@ def test_a_newer_format_names_the_version_that_reads_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(manifest, "FORMAT", 2)
-    monkeypatch.setattr("paceline.recover.save.__version__", "9.1.0")
+    monkeypatch.setattr("paceline.recover.write.__version__", "9.1.0")
     step = put(tmp_path, 1).path
     monkeypatch.undo()
     with pytest.raises(Refused) as caught:

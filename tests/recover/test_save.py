@@ -18,9 +18,10 @@ import torch
 from paceline.launch.forkserver import settle_in, start, warm
 from paceline.ledger.outcome import Exit, Failed, Refused
 from paceline.recover import checkpoint, container, manifest, steps
-from paceline.recover.save import Saved, save
+from paceline.recover.save import save
 from paceline.recover.state import TrainState
 from paceline.recover.whole import read_whole
+from paceline.recover.write import Saved
 from tests.pool import RankError, RankPool
 from tests.recover.cases import IDENTITY, Run
 
@@ -253,7 +254,7 @@ def test_killed_while_replacing_the_step_that_latest_names(
                 plain(*given)  # type: ignore[operator]
 
             patch.setattr(owner, stop, dying)
-            patch.setattr("paceline.recover.save.steps.remove", lambda _: None) if stop != "remove" else None
+            patch.setattr("paceline.recover.write.steps.remove", lambda _: None) if stop != "remove" else None
             try:
                 put(tmp_path, 5, value=2.0, attempt=instant)
             except Killed:
@@ -395,10 +396,11 @@ def test_saving_changes_no_value_and_twice_gives_the_same_bytes(tmp_path: Path) 
 
 
 def test_a_copied_snapshot_does_not_follow_training() -> None:
+    from paceline.recover.buffer import Buffer
     from paceline.recover.shards import snapshot
 
     run = Run(None, "single")
-    taken = snapshot(run.state(step=0), copy=True)
+    taken = snapshot(run.state(step=0), into=Buffer())
     kept = {p.tensor: bytes(p.item.data) for p in taken.pieces}
     run.train(0, 1)
     assert all(bytes(p.item.data) == kept[p.tensor] for p in taken.pieces)
