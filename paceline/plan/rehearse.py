@@ -18,7 +18,7 @@ from paceline.plan.cost.step import micro_batch
 from paceline.plan.cost.terms import Delivered, micro_batches
 from paceline.plan.decide import price
 from paceline.plan.layout import Layout
-from paceline.plan.pipeline.clock import Seconds, simulate
+from paceline.plan.pipeline.clock import Seconds, Transfer, simulate
 from paceline.plan.weigh import Question
 
 ROUNDS = 3
@@ -77,14 +77,13 @@ def stage_seconds(question: Question, layout: Layout, rows: int, devices: int) -
     return found
 
 
-def _transfer_s(question: Question, layout: Layout, rows: int, devices: int) -> float:
-    held = held_by(layout, question.facts.work.widths, question.facts.work.sequence_length)[0]
-    sent = pp.deliver(layout, question.facts.work, question.speeds, devices, held, rows)
-    edges = 2 * layout.vpp - held.embeds - held.predicts
-    return float(sent.total_s) / max(1, edges)
+def _transfer_s(question: Question, layout: Layout, rows: int, devices: int) -> Transfer:
+    near_s, far_s = pp.hop_s(layout, question.facts.work, question.speeds, devices, rows)
+    on_host = pp.stages_on_host(layout, devices)
+    return lambda rank, to: float(near_s if rank // on_host == to // on_host else far_s)
 
 
-def _makespan_s(layout: Layout, micros: int, each: Sequence[Seconds], transfer_s: float) -> float:
+def _makespan_s(layout: Layout, micros: int, each: Sequence[Seconds], transfer_s: Transfer) -> float:
     run = ROUNDS * layout.pp
     if micros <= run:
         return simulate(layout, micros, each, transfer_s).makespan_s

@@ -89,7 +89,8 @@ def run(payload: dict[str, Any], place: Place, emit: Emit, stop: Stop) -> dict[s
         return _finish(rank, end)
     finally:
         if rank is not None:
-            rank.keeper.close()
+            with ledger.span("recover", "checkpoint"):
+                rank.keeper.close()
         if world is not None:
             world.close()
         ledger.close()

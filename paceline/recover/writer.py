@@ -27,7 +27,7 @@ from paceline.recover.pieces import Piece, Snapshot
 from paceline.recover.together import as_paceline
 from paceline.recover.write import write
 
-NICE = 0  # training has the cores first
+NICE = 5  # training has the cores first
 ALIVE_S = 1.0  # between two signs of life
 _PR_SET_PDEATHSIG = 1
 

@@ -18,7 +18,7 @@ def run(payload: dict[str, Any], place: Any, emit: Any, stop: Any) -> dict[str, 
     from paceline.deliver.wire import world
     from paceline.recipes import rank
     from paceline.recipes.feed import Feed
-    from paceline.recover import container
+    from paceline.recover import background
     from paceline.update import every_step
 
     now = {"step": 0, "slept": -1}
@@ -50,17 +50,17 @@ def run(payload: dict[str, Any], place: Any, emit: Any, stop: Any) -> dict[str, 
         sleep_once("optimizer")
         scale(*args)
 
-    write = container.write
+    snapshot = background.snapshot
 
-    def planted_write(*args: Any, **kwargs: Any) -> Any:
+    def planted_snapshot(*args: Any, **kwargs: Any) -> Any:
         if now["step"] == CHECKPOINT_STEP:
-            time.sleep(LATE_S)  # beside an fsync, whose time is the disk's
-        return write(*args, **kwargs)
+            time.sleep(LATE_S)  # training waits for the copy, and not for the disk
+        return snapshot(*args, **kwargs)
 
     Feed.__call__ = planted_feed  # type: ignore[method-assign]
     Decoder.forward = planted_forward  # type: ignore[method-assign]
     every_step.scale_gradients = planted_scale
-    container.write = planted_write
+    background.snapshot = planted_snapshot
     _slow_backend(world, sleep_once)
     return rank.run(payload, place, emit, stop)
 

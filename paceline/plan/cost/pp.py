@@ -8,12 +8,12 @@ weights equally long it agrees (``tests/plan/cost/test_pp.py``).
 
 from __future__ import annotations
 
-from paceline.plan.columns import Column, least, most
+from paceline.plan.columns import Column, choose, least, most
 from paceline.plan.cost.held import Held
 from paceline.plan.cost.sheaf import Priced
 from paceline.plan.cost.terms import Delivered, Work, group_of
 from paceline.plan.pipeline.counts import per_round
-from paceline.plan.speed.speeds import Speeds
+from paceline.plan.speed.speeds import Group, Speeds
 
 ACTION_S = 0.3e-3  # what the schedule's loop costs around one forward or backward
 
@@ -71,18 +71,51 @@ def deliver(
 ) -> Delivered:
     """Of one micro-batch: the stream to the next stage and its gradient back, for each stage that is here.
 
-    Sends run beside compute where the device can; a receive is waited for.
+    Sends run beside compute where the device can; a receive is waited for. Of coordinates that hold the same, the one
+    at the edge of its host counts: its sends to one side leave the host.
     """
     if layout.pp == 1:
         return Delivered()
-    apart = layout.world_size // layout.pp
-    group = group_of(2, apart, devices)
-    tokens = rows * work.sequence_length / (layout.cp * layout.tp)
-    size = tokens * work.widths.hidden_size * work.weight_bytes
+    near_s, far_s = hop_s(layout, work, speeds, devices, rows)
+    size = _stream_bytes(layout, work, rows)
     edges = 2 * layout.vpp - held.embeds - held.predicts  # to both sides of each stage, but for the two ends
-    seconds = edges * speeds.collective_s("send", size, group)
+    leaving = choose(layout.pp > stages_on_host(layout, devices), _leaving(layout, devices, held), 0)
+    seconds = (edges - leaving) * near_s + leaving * far_s
     exposed = seconds / 2 if speeds.overlaps else seconds
     return Delivered(seconds, exposed, edges * size, 2 * layout.vpp * ACTION_S)
+
+
+def stages_on_host(layout: Priced, devices: Column) -> Column:
+    """Coordinates of a pipeline that share a host, where more than one host holds it."""
+    return most(1, devices // (layout.world_size // layout.pp))
+
+
+def hop_s(layout: Priced, work: Work, speeds: Speeds, devices: Column, rows: Column) -> tuple[Column, Column]:
+    """Seconds of one micro-batch's stream to the next coordinate: on the same host where hosts hold several, and on
+    the next host."""
+    apart, size = layout.world_size // layout.pp, _stream_bytes(layout, work, rows)
+    near = Group(2, least(2, stages_on_host(layout, devices)), apart)
+    return speeds.collective_s("send", size, near), speeds.collective_s("send", size, Group(2, 1, apart))
+
+
+def _stream_bytes(layout: Priced, work: Work, rows: Column) -> Column:
+    tokens = rows * work.sequence_length / (layout.cp * layout.tp)
+    return tokens * work.widths.hidden_size * work.weight_bytes
+
+
+def _leaving(layout: Priced, devices: Column, held: Held) -> Column:
+    """Edges that leave the host, of the coordinate with most of them among those that hold this.
+
+    A schedule that goes round and round also sends from the last coordinate to the first; one that turns does not.
+    """
+    if held.embeds and held.predicts:  # the first, where the schedule turns: all of its edges go one way
+        return 0
+    if held.embeds:
+        return layout.vpp - 1
+    if held.predicts:
+        begins = (layout.pp - 1) % stages_on_host(layout, devices) == 0  # it is the first of its host
+        return choose(begins, 2 * layout.vpp - 1, layout.vpp - 1)
+    return layout.vpp
 
 
 def tied(layout: Priced, work: Work, speeds: Speeds, devices: Column, held: Held) -> Delivered:

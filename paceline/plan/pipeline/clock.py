@@ -7,7 +7,7 @@ free. What is left out: contention with other messages, and work of the step out
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -77,13 +77,13 @@ def simulate(
     layout: Pipeline,
     micro_batches: int,
     seconds: Sequence[Seconds] | None = None,
-    transfer_s: float = 0.0,
+    transfer_s: float | Transfer = 0.0,
 ) -> Timeline:
     """One step of a layout's schedule.
 
     Args:
         seconds: of each stage; None: one unit each for forward, inputs and weights.
-        transfer_s: of one micro-batch's stream between two ranks.
+        transfer_s: of one micro-batch's stream between two ranks; or a function of the two (sender, receiver).
 
     Raises:
         ValueError: a number of micro-batches that the schedule does not take.
@@ -94,12 +94,12 @@ def simulate(
 
 
 def _run(
-    found: Sequence[Order], layout: Pipeline, seconds: Sequence[Seconds], transfer_s: float
+    found: Sequence[Order], layout: Pipeline, seconds: Sequence[Seconds], transfer_s: float | Transfer
 ) -> list[list[Slot]]:
     of = [layout.stage_rank(stage) for stage in range(layout.stages)]
     waits = [[_wait(action, rank, of, seconds) for action in order] for rank, order in enumerate(found)]
     slots: list[list[Slot]] = [[] for _ in found]
-    made = _Made(transfer_s)
+    made = _Made(transfer_s if callable(transfer_s) else _always(transfer_s))
     moved = True
     while moved:
         moved = False
@@ -112,18 +112,25 @@ def _run(
     return slots
 
 
+Transfer = Callable[[int, int], float]
+"""Seconds of one micro-batch's stream, by sending and receiving rank."""
+
 Key = tuple[int, str, int]
 """Stage, what it gives, micro-batch."""
 
 
+def _always(seconds: float) -> Transfer:
+    return lambda rank, to: seconds
+
+
 class _Wait(NamedTuple):
-    """An action with what it needs (``here``: of the same rank), gives and takes; ``sent``: to another rank."""
+    """An action with what it needs (``here``: of the same rank), gives and takes; ``to``: the rank that it is sent to."""
 
     action: Action
     need: Key | None
     here: bool
     key: Key
-    sent: bool
+    to: int | None
     seconds: float
     joined: bool
 
@@ -136,7 +143,7 @@ def _wait(action: Action, rank: int, of: Sequence[int], seconds: Sequence[Second
         need=None if need is None else (*need, action.micro_batch),
         here=need is not None and of[need[0]] == rank,
         key=(action.stage, kind, action.micro_batch),
-        sent=bool(kind) and 0 <= to < len(of) and of[to] != rank,
+        to=of[to] if kind and 0 <= to < len(of) and of[to] != rank else None,
         seconds=seconds[action.stage].of(action.kind),
         joined=action.joined,
     )
@@ -145,7 +152,7 @@ def _wait(action: Action, rank: int, of: Sequence[int], seconds: Sequence[Second
 class _Made:
     """When outputs and gradients are there: for the rank that made them, and for others."""
 
-    def __init__(self, transfer_s: float) -> None:
+    def __init__(self, transfer_s: Transfer) -> None:
         self.transfer_s = transfer_s
         self.here: dict[Key, float] = {}
         self.arrived: dict[Key, float] = {}
@@ -173,8 +180,8 @@ class _Made:
 
     def _send(self, one: _Wait, rank: int, at_s: float) -> None:
         """To the next stage, behind what the rank's link still sends; nothing to a stage of the same rank."""
-        if one.sent:
-            arrived = max(at_s, self.free_s.get(rank, 0.0)) + self.transfer_s
+        if one.to is not None:
+            arrived = max(at_s, self.free_s.get(rank, 0.0)) + self.transfer_s(rank, one.to)
             self.free_s[rank] = self.arrived[one.key] = arrived
 
 
