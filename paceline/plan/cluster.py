@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from paceline.ledger.outcome import Exit, Refused
 
 if TYPE_CHECKING:
+    from paceline.job.tables.cluster import ClusterTable
     from paceline.plan.fabric import Fabric
     from paceline.plan.own import Own
     from paceline.plan.rates import Rate
@@ -70,6 +71,7 @@ class Cluster:
         usd_per_device_hour: of a rented one; None = not stated, and then no cost is shown.
         rate: of a cloud's shape, which is paid whole: ``rented_devices`` a host. own: of one's own, not rented.
         fabric: where hosts of a pod reach each other faster than those of two; None = it is the same everywhere.
+        device_mtbf_s: mean time between failures of one device; None = not stated.
         visible: the devices are those of this machine.
         measured: the ``[measured]`` table of a cluster file, as ``cluster measure`` wrote it.
     """
@@ -91,6 +93,7 @@ class Cluster:
     rented_devices: int = 0
     own: Own | None = None
     fabric: Fabric | None = None
+    device_mtbf_s: float | None = None
 
     @property
     def is_cpu(self) -> bool:
@@ -314,15 +317,31 @@ def _from_file(path: Path, this: Cluster | None, where: str) -> Cluster:
         _refuse(
             f"{unknown[0] if unknown else 'cluster'} is no table of {path.name}", path, rule, "this", where
         )
-    base = parse_cluster(str(table.get("use", "this")), this=this, where=str(path))
+    keys = _keys_of(table, path)
+    if keys.use.strip().endswith(".toml"):
+        rule = "a cluster file stands on a name of the catalogue, a machine shape, or `this`"
+        _refuse(f"{path.name} stands on another file", keys.use, rule, keys.use, str(path))
+    base = parse_cluster(keys.use, this=this, where=str(path))
     named = replace(base, name=path.stem, measured=data.get("measured"))
-    found = _owned(with_keys(named, table, str(path)), data, path)
+    found = _owned(with_keys(named, keys, str(path)), data, path)
     if "fabric" not in data:
         return found
     # Why late: few clusters have one, and plan/fabric.py needs what is priced with it.
     from paceline.plan.fabric import fabric_of
 
     return replace(found, fabric=fabric_of(data["fabric"], str(path)))
+
+
+def _keys_of(table: Mapping[str, Any], path: Path) -> ClusterTable:
+    """A file's ``[cluster]`` table, held to what a job file's is held to."""
+    # Why late: the job's package costs a tenth of a second, and a catalogue name needs none of it.
+    from paceline.job import Job
+    from paceline.job.layers import Layer, Merged, checked
+    from paceline.job.schema import flatten
+
+    merged = Merged()
+    merged.lay(checked(Layer(str(path), dict(flatten({"cluster": table})))))
+    return Job.of(merged).cluster
 
 
 def _owned(cluster: Cluster, data: Mapping[str, Any], path: Path) -> Cluster:
@@ -340,32 +359,22 @@ def _owned(cluster: Cluster, data: Mapping[str, Any], path: Path) -> Cluster:
     return replace(cluster, own=own, rate=None, rented_devices=0, usd_per_device_hour=None, price_date="")
 
 
-def with_keys(cluster: Cluster, table: Mapping[str, Any], where: str = "") -> Cluster:
-    """The cluster with the keys of a ``[cluster]`` table over what ``use`` says; values as in a job file."""
-    if table.get("accelerator"):
-        sheet = _find(str(table["accelerator"]), str(table["accelerator"]), where)
+def with_keys(cluster: Cluster, table: ClusterTable, where: str = "") -> Cluster:
+    """The cluster with the keys of a ``[cluster]`` table over what ``use`` says."""
+    if table.accelerator:
+        sheet = _find(table.accelerator, table.accelerator, where)
         cluster = of_accelerator(cluster.name, cluster.hosts, cluster.devices, sheet)
-    # Why late: the job's package costs a tenth of a second, and a catalogue name needs none of it.
-    from paceline.job.quantities import QuantityError, parse_bytes, parse_duration, parse_rate
-
-    link, latency = table.get("link") or {}, table.get("latency") or {}
-    readers: list[tuple[str, str, Any, Any]] = [
-        ("hosts", "hosts", table.get("hosts"), int),
-        ("devices", "devices", table.get("devices"), int),
-        ("memory", "memory_bytes", table.get("memory"), parse_bytes),
-        ("link.intra", "link_bytes_per_s", link.get("intra"), parse_rate),
-        ("link.inter", "nic_bytes_per_s", link.get("inter"), parse_rate),
-        ("latency.inter", "latency_inter_s", latency.get("inter"), parse_duration),
-        ("usd_per_device_hour", "usd_per_device_hour", table.get("usd_per_device_hour"), float),
-    ]
-    changes: dict[str, Any] = {}
-    for key, name, value, read in readers:
-        if value is None:
-            continue
-        try:
-            changes[name] = read(value) if isinstance(value, str) or read in (int, float) else value
-        except (QuantityError, ValueError) as error:
-            _refuse(f"cluster.{key} is not possible", value, str(error), "", where)
+    found = {
+        "hosts": table.hosts,
+        "devices": table.devices,
+        "memory_bytes": table.memory,
+        "link_bytes_per_s": table.link.intra,
+        "nic_bytes_per_s": table.link.inter,
+        "latency_inter_s": table.latency.inter,
+        "usd_per_device_hour": table.usd_per_device_hour,
+        "device_mtbf_s": table.device_mtbf,
+    }
+    changes: dict[str, Any] = {name: value for name, value in found.items() if value is not None}
     if "usd_per_device_hour" in changes:
         changes["price_date"] = ""
     return replace(cluster, **changes)

@@ -9,6 +9,7 @@ whole; so is a send to a rank of another pod.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -48,7 +49,7 @@ def fabric_of(table: object, where: str) -> Fabric:
         _refuse("[fabric] is not what a fabric is", seen or "no key", where)
     hosts, over = table["pod_hosts"], table["oversubscription"]
     whole = isinstance(hosts, int) and not isinstance(hosts, bool) and hosts >= 1
-    number = isinstance(over, int | float) and not isinstance(over, bool) and over >= 1
+    number = isinstance(over, int | float) and not isinstance(over, bool) and 1 <= over < math.inf
     if not whole or not number:
         _refuse(
             "[fabric] has a value that is not possible",
@@ -64,7 +65,7 @@ def _refuse(message: str, seen: Any, where: str) -> NoReturn:
         exit_code=Exit.USAGE,
         key="fabric",
         seen=seen,
-        rule="pod_hosts is a number of hosts from 1, oversubscription the NICs' rates over the uplinks', from 1",
+        rule="pod_hosts is a number of hosts from 1, oversubscription the NICs' rates over the uplinks', at least 1",
         use="[fabric]\npod_hosts = 32\noversubscription = 4",
         where=where,
     )

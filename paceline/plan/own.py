@@ -46,7 +46,7 @@ class Own:
 
     def usd_power_per_device_hour(self, tdp_w: float) -> float | None:
         """Of one device that works; None when a price or the power is not known."""
-        watts = self.watts_per_device or tdp_w
+        watts = tdp_w if self.watts_per_device is None else self.watts_per_device
         if self.usd_per_kwh is None or not watts:
             return None
         return watts / 1e3 * (self.pue or 1.0) * self.usd_per_kwh

@@ -161,16 +161,7 @@ def question_of(
     job: Job, cluster: Cluster, measured: Measured | None, tokens: int | None, vocab_size: int | None
 ) -> Question:
     """What is asked of the search: the job's own ``[cluster]`` keys over the cluster, and what is known of both."""
-    table = job.cluster
-    own = {
-        name: getattr(table, name)
-        for name in ("hosts", "devices", "accelerator", "memory", "usd_per_device_hour")
-    }
-    own |= {
-        "link": {"intra": table.link.intra, "inter": table.link.inter},
-        "latency": {"inter": table.latency.inter},
-    }
-    cluster = with_keys(cluster, own, "[cluster]")
+    cluster = with_keys(cluster, job.cluster, "[cluster]")
     if cluster.measured is not None:
         measured = Measured.from_dict(cluster.measured) or measured
     facts = job_facts(
@@ -202,7 +193,7 @@ def _failures(job: Job, cluster: Cluster, facts: JobFacts) -> Failures:
         steps = max(1.0, every.value * whole)
     elif every.kind == "never":  # saved once, at the end
         steps = None if whole is None else float(whole)
-    known = job.cluster.device_mtbf
+    known = cluster.device_mtbf_s
     return Failures(
         device_mtbf_s=known if known is not None else None if cluster.is_cpu else DEVICE_MTBF_S,
         per_host=cluster.devices,

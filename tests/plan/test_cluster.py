@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from paceline.job import Job
 from paceline.ledger.outcome import Exit, Refused
 from paceline.plan.cluster import CATALOG, catalogue, parse_cluster, shapes, this_cpu, with_keys
+from paceline.plan.search import plan
 
 
 @pytest.mark.parametrize(
@@ -107,8 +109,49 @@ def test_a_broken_cluster_file_is_refused(tmp_path: Path, text: str) -> None:
         parse_cluster(str(tmp_path / "absent.toml"))
 
 
+@pytest.mark.parametrize(
+    ("keys", "key"),
+    [
+        ("hosts = 0", "cluster.hosts"),
+        ("hosts = -1", "cluster.hosts"),
+        ("hosts = 2.5", "cluster.hosts"),
+        ("devices = true", "cluster.devices"),
+        ("usd_per_device_hour = -1", "cluster.usd_per_device_hour"),
+        ("usd_per_device_hour = nan", "cluster.usd_per_device_hour"),
+        ('link.intra = "0GB"', "cluster.link.intra"),
+        ('latency.inter = "-1s"', "cluster.latency.inter"),
+        ('device_mtbf = "0s"', "cluster.device_mtbf"),
+        ("link = 3", "cluster.link"),
+        ("memori = 3", "cluster.memori"),
+        ('use = "lab.toml"', "cluster.use"),
+        ("use = 7", "cluster.use"),
+    ],
+)
+def test_a_files_keys_are_held_to_what_a_jobs_are(tmp_path: Path, keys: str, key: str) -> None:
+    file = tmp_path / "lab.toml"
+    used = "" if keys.startswith("use") else 'use = "2x8xH100-SXM-80GB"\n'
+    file.write_text(f"[cluster]\n{used}{keys}\n", encoding="utf-8")
+    with pytest.raises(Refused) as caught:
+        parse_cluster(str(file))
+    assert (caught.value.exit_code, caught.value.key) == (Exit.USAGE, key)
+
+
 def test_single_keys_override_a_name() -> None:
-    cluster = with_keys(
-        parse_cluster("8xH100-SXM-80GB"), {"hosts": 2, "accelerator": "B200", "memory": 10**9}
-    )
+    keys = Job().replace({"cluster.hosts": 2, "cluster.accelerator": "B200", "cluster.memory": "1GB"})
+    cluster = with_keys(parse_cluster("8xH100-SXM-80GB"), keys.cluster)
     assert (cluster.hosts, cluster.accelerator.name, cluster.memory_bytes) == (2, "B200", 10**9)
+
+
+def test_a_files_failures_count_as_the_jobs_own(tmp_path: Path) -> None:
+    file = tmp_path / "lab.toml"
+    file.write_text('[cluster]\nuse = "4x8xH100-SXM-80GB"\ndevice_mtbf = "100h"\n', encoding="utf-8")
+    job = Job().replace({"model.preset": "llama-3.2-1b", "train.steps": 3000, "train.global_batch_size": 256})
+    told = plan(job, cluster=parse_cluster(str(file)), measured=None, tokens=10**9)
+    same = plan(
+        job.replace({"cluster.device_mtbf": "100h"}),
+        cluster=parse_cluster("4x8xH100-SXM-80GB"),
+        measured=None,
+        tokens=10**9,
+    )
+    assert told.best.layout == same.best.layout
+    assert told.best.goodput == same.best.goodput < 0.99

@@ -101,6 +101,8 @@ def test_a_cluster_file_says_it(tmp_path: Path) -> None:
         {"pod_hosts": 8},
         {"pod_hosts": 0, "oversubscription": 2},
         {"pod_hosts": 8, "oversubscription": 0.5},
+        {"pod_hosts": 8, "oversubscription": float("inf")},
+        {"pod_hosts": 8, "oversubscription": float("nan")},
         {"pod_hosts": 8, "oversubscription": "4"},
         {"pod_hosts": True, "oversubscription": 2},
         {"pod_hosts": 8, "oversubscription": 4, "rails": 2},

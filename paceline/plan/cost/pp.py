@@ -11,7 +11,7 @@ from __future__ import annotations
 from paceline.plan.columns import Column, choose, least, most
 from paceline.plan.cost.held import Held
 from paceline.plan.cost.sheaf import Priced
-from paceline.plan.cost.terms import Delivered, Work, group_of
+from paceline.plan.cost.terms import Delivered, Work
 from paceline.plan.pipeline.counts import per_round
 from paceline.plan.speed.speeds import Group, Speeds
 
@@ -125,6 +125,8 @@ def tied(layout: Priced, work: Work, speeds: Speeds, devices: Column, held: Held
     if not work.widths.tie_word_embeddings or not ends or not apart:
         return Delivered()
     size = held.tables * work.gradient_bytes / layout.fsdp
-    group = group_of(2, layout.world_size // layout.pp * (layout.pp - 1), devices)
+    # The two ends of the pipeline share a host where one host holds all of it.
+    on_host = choose(layout.world_size <= devices, 2, 1)
+    group = Group(2, on_host, layout.world_size // layout.pp * (layout.pp - 1))
     seconds = speeds.collective_s("all_reduce", size, group)
     return Delivered(seconds, seconds, size)

@@ -114,8 +114,9 @@ def micro_batch(
     for place, (part, count, _) in enumerate(held):
         seconds = single.compute_s(layout, work, speeds, part, rows)
         each = {axis: axis.deliver(layout, work, speeds, devices, part, rows) for axis in INSIDE}
-        if not sends:
-            each[pp] = replace(each[pp], exposed_s=0.0)
+        # Compute hides half of what passes between stages, and never more than itself.
+        waited = most(each[pp].exposed_s, each[pp].total_s - seconds)
+        each[pp] = replace(each[pp], exposed_s=waited if sends else 0.0)
         sent = sum(each.values(), Delivered())
         everyone = everyone + count * (seconds + sent.exposed_s)
         slower = True if place == 0 else seconds + sent.exposed_s > one + inside.exposed_s

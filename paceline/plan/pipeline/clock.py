@@ -124,7 +124,7 @@ def _always(seconds: float) -> Transfer:
 
 
 class _Wait(NamedTuple):
-    """An action with what it needs (``here``: of the same rank), gives and takes; ``to``: the rank that it is sent to."""
+    """An action with what it needs (``here``: of the same rank), gives and takes; ``to``: who it is sent to."""
 
     action: Action
     need: Key | None
