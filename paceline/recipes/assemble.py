@@ -65,6 +65,7 @@ class Assembly:
         return EveryStep(
             self.delivery,
             self.passes(ledger),
+            self.names,
             self.parameters,
             [len(self.held[name].replicas) for name in self.names],
             self.optimizer,

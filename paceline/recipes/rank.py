@@ -290,11 +290,12 @@ def _or_out_of_time(stop: Stop, brief: Brief, began: float) -> Stop:
 def _not_finite(rank: _Rank, end: End) -> Failed:
     assert end.verdict is not None
     last = rank.keeper.last.step if rank.keeper.last is not None else rank.keeper.start
+    rows = rank.feed.plan.position_of(end.step), rank.feed.plan.position_of(end.step + 1)
     return Failed(
         f"training stopped: {end.verdict.seen} at step {end.step + 1}",
         exit_code=Exit.NONFINITE,
         key="control.nonfinite",
-        seen=end.verdict.seen,
+        seen=f"{end.verdict.seen}\n{end.verdict.origin}\nthe batch: rows {rows[0]} to {rows[1] - 1} of the run",
         rule="a step whose loss or gradient norm is not finite never touches the weights",
         allowed=f"the weights of step {last} are saved" if last else "no checkpoint was written yet",
         use=f"--set optimizer.lr={rank.brief.job.optimizer.lr / 3:.1g}, or look at the batch of step {end.step + 1}",

@@ -12,11 +12,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a rule says of a step: its name, the action, and the value that it saw."""
+    """What a rule says of a step: its name, the action, the value that it saw, and where that came from."""
 
     control: str
     action: str
     seen: str
+    origin: str = ""
 
 
 def judge(loss: float, grad_norm: float) -> Verdict | None:

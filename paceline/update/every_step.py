@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
@@ -24,6 +24,7 @@ from paceline.deliver.mesh import Mesh
 from paceline.ledger.spans import Ledger
 from paceline.update.clip import local_square_sum, scale_gradients
 from paceline.update.controls import Verdict, judge
+from paceline.update.culprit import culprit
 from paceline.update.passes import Passes
 
 
@@ -82,12 +83,14 @@ def nothing() -> None:
 class EveryStep:
     """Everything that a step touches, assembled by ``recipes``.
 
-    ``replicas`` has, for each parameter, how many ranks hold the same slice of it. ``complete`` runs when all
-    gradients are there, not yet clipped, whatever they are; ``after`` when the weights have changed.
+    ``names`` are those of the parameters; ``replicas`` has, for each, how many ranks hold the same slice of it.
+    ``complete`` runs when all gradients are there, not yet clipped, whatever they are; ``after`` when the weights have
+    changed.
     """
 
     delivery: Delivery
     passes: Passes
+    names: list[str]
     parameters: list[nn.Parameter]
     replicas: list[int]
     optimizer: torch.optim.Optimizer
@@ -146,6 +149,8 @@ class EveryStep:
             valid, target_bytes, rows, *rest = totals.tolist()
             loss, norm = loss_total / max(valid, 1.0), math.sqrt(square_sum)
             verdict = judge(loss, norm)
+        if verdict is not None:
+            verdict = replace(verdict, origin=self._origin(loss_sum))
         with self.ledger.span("update", "optimizer"):
             if verdict is None:
                 scale_gradients(gradients, norm, self.max_grad_norm)
@@ -157,6 +162,11 @@ class EveryStep:
             self._balance(verdict is None)
             counts = Counts(valid, target_bytes, rows)
             return StepResult(loss, norm, counts, tuple(rest), tuple(decided), verdict, *self._routing())
+
+    def _origin(self, loss_sum: Tensor) -> str:
+        with self.ledger.span("update", "controls"):
+            weights = [p.detach() for p in self.parameters]
+            return culprit(self.names, weights, [p.grad for p in self.parameters], loss_sum, self.mesh)
 
     def _routing(self) -> tuple[float | None, float | None]:
         if self.router is None or self.router.aux_loss is None or self.router.load_max is None:
