@@ -32,8 +32,12 @@ lint: .venv/.dev
 	$(BIN)/lint-imports
 	$(BIN)/mypy
 
+# What is arithmetic goes over both cores; what starts processes of its own has them to itself.
+ARITHMETIC := tests/plan tests/job tests/evidence
+
 test: lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 $(ARITHMETIC)
+	$(BIN)/python -m pytest tests $(addprefix --ignore=,$(ARITHMETIC))
 
 prove: .venv/.dev
 	$(BIN)/python -m tests.prove.matrix
