@@ -211,7 +211,7 @@ def write_recover(brief: Brief, built: Assembly, feed: Feed, end: End, saved: Sa
 def _saved(saved: Saved | None) -> Mapping[str, Any]:
     if saved is None:
         return {"saved": "nothing in this attempt"}
-    return {"step": saved.step, "write_s": round(saved.write_s, 4), "verify_s": round(saved.verify_s, 4)}
+    return {"step": saved.step, "write_s": round(saved.write_s, 4)}
 
 
 def _check(brief: Brief, phase: int, have: Mapping[str, Any]) -> None:

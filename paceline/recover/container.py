@@ -22,8 +22,13 @@ from typing import Any, TypeGuard
 import numpy as np
 import xxhash
 
+from paceline.recover.readback import Block, ReadBack
+
 BLOCK_BYTES = 8 << 20
 """Data is hashed by blocks of this size, so that part of a slice can be read and still be verified."""
+
+DURABLE_BYTES = 64 << 20
+"""So much is made durable at a time, and read back while the next is written."""
 
 MOST_HEADER_BYTES = 100_000_000
 ITEM_BYTES = {
@@ -77,9 +82,12 @@ def write(
     metadata: Mapping[str, str],
     wrote: Callable[[], None] = lambda: None,
 ) -> Written:
-    """Write a new file and make it durable; raises OSError as the system says it, and never overwrites.
+    """Write a new file, make it durable, and read it back; never overwrites.
 
     ``wrote`` is called after each block: a sign of life in a long write.
+
+    Raises:
+        OSError: as the system says it. Damaged: what was written does not read back.
     """
     ordered = sorted(items, key=lambda item: (-ITEM_BYTES[item.dtype], item.key))
     header: dict[str, Any] = {"__metadata__": dict(metadata)}
@@ -94,19 +102,34 @@ def write(
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     head = struct.pack("<Q", len(text)) + text
-    hashes: dict[str, list[str]] = {}
+    hashes: dict[str, list[str]] = {item.key: [] for item in ordered}
     with open(path, "xb", buffering=0) as file:
-        _write_all(file.fileno(), memoryview(head))
-        for item in ordered:
-            raw = item.data.reshape(-1).view(np.uint8).data
-            if len(raw) != item.nbytes:
-                raise ValueError(f"{item.key}: {len(raw)} bytes given, {item.nbytes} by its shape")
-            hashes[item.key] = []
-            for block in blocks(raw):
-                _write_all(file.fileno(), block)
-                hashes[item.key].append(digest(block))
-                wrote()
-        os.fsync(file.fileno())
+        fd, back = file.fileno(), ReadBack(path)
+        try:
+            _write_all(fd, memoryview(head))
+            part, place = [Block(0, len(head), digest(head), "")], len(head)
+            for item in ordered:
+                raw = item.data.reshape(-1).view(np.uint8).data
+                if len(raw) != item.nbytes:
+                    raise ValueError(f"{item.key}: {len(raw)} bytes given, {item.nbytes} by its shape")
+                for block in blocks(raw):
+                    _write_all(fd, block)
+                    hashes[item.key].append(digest(block))
+                    part.append(Block(place, len(block), hashes[item.key][-1], item.key))
+                    place += len(block)
+                    if place - part[0].start >= DURABLE_BYTES:
+                        os.fdatasync(fd)
+                        back.durable(part)
+                        part = []
+                    wrote()
+            os.fsync(fd)
+            if part:
+                back.durable(part)
+        finally:
+            wrong = back.finish()
+    if wrong is not None:
+        what = f"hash differs in bytes {wrong.start}…{wrong.start + wrong.nbytes}"
+        raise Damaged(what, wrong.key)
     return Written(len(head) + at, len(head), digest(head), hashes)
 
 

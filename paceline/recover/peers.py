@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TypeVar
 
 T = TypeVar("T")
-SOONEST_S, LATEST_S = 0.002, 0.1
+SOONEST_S, LATEST_S = 0.002, 0.02
 
 
 class Peers:

@@ -22,7 +22,7 @@ from paceline import __version__
 from paceline.ledger import atomic
 from paceline.ledger.outcome import Exit, Failed
 from paceline.recover import container, manifest, steps
-from paceline.recover.container import Damaged, Reader
+from paceline.recover.container import Damaged
 from paceline.recover.manifest import File, Manifest, Slice, Tensor
 from paceline.recover.pieces import Snapshot
 from paceline.recover.slices import cover_fault
@@ -35,7 +35,7 @@ class Saved:
 
     Attributes:
         nbytes: bytes of data over all ranks. seconds: from call to return on this rank.
-        write_s, verify_s: this rank's writing (with fsync) and reading back.
+        write_s: this rank's writing, with fsync and reading back.
         dropped: older steps that retention put aside; ``steps.sweep`` deletes them.
         warning: empty, or what went wrong after the checkpoint was safe.
     """
@@ -45,7 +45,6 @@ class Saved:
     nbytes: int
     seconds: float
     write_s: float
-    verify_s: float
     dropped: tuple[int, ...] = ()
     warning: str = ""
 
@@ -107,7 +106,7 @@ def write(
     dropped = ranks.together(lambda: _prune(folder, run_id, keep, keep_every, attempt), on=0)
     assert spent is not None
     path = folder / manifest.step_name(step)
-    return Saved(path, step, nbytes, time.monotonic() - began, *spent, *(dropped or ((), "")))
+    return Saved(path, step, nbytes, time.monotonic() - began, spent, *(dropped or ((), "")))
 
 
 def _open(folder: Path, temp: Path, step: int, run_id: str, attempt: int) -> None:
@@ -119,37 +118,33 @@ def _open(folder: Path, temp: Path, step: int, run_id: str, attempt: int) -> Non
         steps.mark(temp, attempt)
 
 
-def _write_rank(temp: Path, taken: Snapshot, nbytes: int, moved: Callable[[], None]) -> tuple[float, float]:
-    """Write this rank's shard and its record, read the shard back; (seconds writing, seconds verifying)."""
+def _write_rank(temp: Path, taken: Snapshot, nbytes: int, moved: Callable[[], None]) -> float:
+    """Write this rank's shard, which is read back, and its record; seconds."""
     path = temp / manifest.shard_name(taken.rank)
     began = time.monotonic()
+    items = [piece.item for piece in taken.pieces]
+    told = {"format": "pt", "rank": str(taken.rank)}
     with steps.store_errors(path, nbytes):
-        items = [piece.item for piece in taken.pieces]
-        written = container.write(
-            path, items, metadata={"format": "pt", "rank": str(taken.rank)}, wrote=moved
-        )
+        try:
+            written = container.write(path, items, metadata=told, wrote=moved)
+        except Damaged as fault:
+            raise _not_read_back(
+                "what was written does", f"{path}: {fault.tensor} {fault.what}", path
+            ) from fault
         atomic.write_bytes(_record(temp, taken.rank), json.dumps(_table(taken, written)).encode())
-        mid = time.monotonic()
-        _read_back(path, written, moved)
-    return mid - began, time.monotonic() - mid
+    return time.monotonic() - began
 
 
-def _read_back(path: Path, written: container.Written, moved: Callable[[], None]) -> None:
-    try:
-        with Reader(
-            path, size=written.size, header_bytes=written.header_bytes, header_hash=written.header_hash
-        ) as reader:
-            reader.forget_cache()
-            for key, hashes in written.hashes.items():
-                reader.check(key, hashes)
-                moved()
-    except Damaged as fault:
-        raise Failed(
-            "checkpoint not saved: what was written does not read back", exit_code=Exit.STORE,
-            key="checkpoint.store", seen=f"{path}: {fault.tensor} {fault.what}".replace(":  ", ": "),
-            rule="a checkpoint is named only after every byte was read back and its hash compared",
-            use="check the disk, or move checkpoint.store", where=str(path),
-        ) from fault  # fmt: skip
+def _not_read_back(what: str, seen: str, path: Path) -> Failed:
+    return Failed(
+        f"checkpoint not saved: {what} not read back",
+        exit_code=Exit.STORE,
+        key="checkpoint.store",
+        seen=seen.replace(":  ", ": ").strip(),
+        rule="a checkpoint is named only after every byte was read back and its hash compared",
+        use="check the disk, or move checkpoint.store",
+        where=str(path),
+    )
 
 
 def _record(temp: Path, rank: int) -> Path:
@@ -185,12 +180,8 @@ def _publish(folder: Path, temp: Path, head: Manifest, attempt: int) -> None:
         try:
             manifest.read(temp)
         except Damaged as fault:
-            raise Failed(
-                "checkpoint not saved: its manifest does not read back", exit_code=Exit.STORE,
-                key="checkpoint.store", seen=f"{fault.file} {fault.tensor} {fault.what}".strip(),
-                use="check the disk",
-                rule="a checkpoint is named only after it was read back", where=str(temp / manifest.NAME),
-            ) from fault  # fmt: skip
+            seen = f"{fault.file} {fault.tensor} {fault.what}"
+            raise _not_read_back("its manifest does", seen, temp / manifest.NAME) from fault
         steps.publish(folder, temp, full.step, own_hash, attempt)
 
 

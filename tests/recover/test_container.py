@@ -127,3 +127,16 @@ def test_a_file_that_shrinks_is_named_and_no_descriptor_leaks(tmp_path: Path) ->
         with pytest.raises(Damaged):
             Reader(tmp_path / "x")
     assert len(os.listdir("/dev/fd")) == before
+
+
+def test_what_could_not_be_read_back_does_not_count_as_right(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from paceline.recover.readback import ReadBack
+
+    def broken(*_: object) -> None:
+        raise RuntimeError("no memory to read into")
+
+    monkeypatch.setattr(ReadBack, "_read", broken)
+    with pytest.raises(RuntimeError, match="no memory"):
+        two(tmp_path / "a.safetensors")
