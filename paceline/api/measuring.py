@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline.ledger.outcome import Exit, Refused
+from paceline.ledger.target import check_target
 from paceline.plan.measured import hash_of as hash_of
 from paceline.plan.measured import said
 
@@ -56,9 +57,10 @@ def measure_cluster(out: str | None, say: Callable[[str, str], None]) -> dict[st
 
 
 def cluster_file(out: str) -> Path:
-    """Where ``--out`` writes. Raises: Refused, 2, where no cluster file can lie."""
+    """Where ``--out`` writes. Raises: Refused (2) where no cluster file can lie; Failed (55) where none can be written."""
     path = Path(out).expanduser()
     if path.suffix == ".toml" and path.absolute().parent.is_dir() and not path.is_dir():
+        check_target(path, "--out")
         return path
     raise Refused(
         f"--out {out} is no cluster file",

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paceline.ledger.outcome import Exit, Refused
+from paceline.ledger.target import check_target
 
 if TYPE_CHECKING:
     from paceline.plan.score.score import Score
@@ -30,11 +31,15 @@ def score(
         say: gets a line when something takes seconds.
 
     Raises:
-        Refused: exit 2, a table that cannot be read, or nothing in it.
+        Refused: exit 2, a table that cannot be read, or nothing in it, or ``out`` is one of the tables.
+        Failed: exit 55, ``out`` cannot be written.
     """
     from paceline.plan.published.runs import read_runs
     from paceline.plan.score.score import score as scored
 
+    target = Path(out) if out is not None else None
+    if target is not None:
+        _check(target, [Path(file) for file in (runs, calibrate) if file is not None])
     table = read_runs([Path(runs)], "--score")
     if not table:
         raise Refused(
@@ -46,8 +51,14 @@ def score(
             use="a CSV table with the columns of docs/plan-accuracy.md",
         )
     learn_from = read_runs([Path(calibrate)], "--calibrate") if calibrate is not None else None
-    target = Path(out) if out is not None else None
-    if target is not None and not target.absolute().parent.is_dir():
+    found = scored(table, learn_from=learn_from, anchors=anchors, say=say)
+    if target is not None:
+        found.write(target)
+    return found
+
+
+def _check(target: Path, read: list[Path]) -> None:
+    if not target.absolute().parent.is_dir():
         raise Refused(
             f"{target} cannot be written",
             exit_code=Exit.USAGE,
@@ -56,7 +67,4 @@ def score(
             rule="the folder of --out is there",
             use=f"--out {target.name}",
         )
-    found = scored(table, learn_from=learn_from, anchors=anchors, say=say)
-    if target is not None:
-        found.write(target)
-    return found
+    check_target(target, "--out", read)

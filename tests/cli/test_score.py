@@ -68,3 +68,27 @@ def test_what_does_not_go_together_is_refused(table: Path, argv: list[str], mess
     done = paceline(*argv, cwd=table.parent)
     assert done.code == 2
     assert message in done.err
+
+
+@pytest.mark.parametrize(
+    "argv", [["--score", "history.csv"], ["--score", "other.csv", "--calibrate", "history.csv"]]
+)
+def test_measured_runs_are_never_written_over(table: Path, argv: list[str]) -> None:
+    """Also through another name of the same file."""
+    (table.parent / "other.csv").write_text(table.read_text())
+    (table.parent / "link.csv").symlink_to(table)
+    before = table.read_text()
+    for out in ("history.csv", "link.csv", "./history.csv"):
+        done = paceline("plan", *argv, "--out", out, cwd=table.parent)
+        assert done.code == 2, done.err
+        assert "which is read" in done.err
+    assert table.read_text() == before
+
+
+def test_a_place_that_takes_no_file_is_told_before_the_work(table: Path) -> None:
+    done = paceline("plan", "--score", "history.csv", "--out", "/proc/x.csv", cwd=table.parent)
+    assert done.code == 55, done.err
+    assert "cannot be written" in done.err
+    assert "pricing" not in done.err
+    measured = paceline("cluster", "measure", "--out", "/proc/x.toml", cwd=table.parent)
+    assert measured.code == 55, measured.err

@@ -74,6 +74,11 @@ NEEDED = ("id", "n_gpus", "layers", "hidden", "seq_len", "gpu_type")
 """Columns without which no row says enough."""
 
 
+MOST = {"layers": 10_000, "n_gpus": 1 << 26, "gpus_per_node": 1 << 16, "experts": 1 << 16}
+MOST_OF_ALL = 1 << 50
+"""Counts beyond these are slips of the keyboard; 10 000 layers is also the most that a config.json may say."""
+
+
 def read_runs(paths: Iterable[Path], where: str = "") -> list[Run]:
     """The rows of tables, in order.
 
@@ -96,6 +101,7 @@ def _rows(path: Path, where: str) -> list[tuple[int, Mapping[str, str]]]:
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             reader = csv.DictReader(file)
+            names = list(reader.fieldnames or ())
             rows: list[tuple[int, Mapping[str, str]]] = [(reader.line_num, row) for row in reader]
     except OSError as error:  # without its number in brackets, which is for programs
         reason = (
@@ -104,7 +110,12 @@ def _rows(path: Path, where: str) -> list[tuple[int, Mapping[str, str]]]:
         _refuse(f"{path} cannot be read as a table", path, reason, where)
     except (UnicodeDecodeError, csv.Error) as error:
         _refuse(f"{path} cannot be read as a table", path, str(error), where)
-    missing = [name for name in NEEDED if name not in (reader.fieldnames or ())]
+    missing = [name for name in NEEDED if name not in names]
+    if missing and len(names) == 1 and ";" in names[0]:
+        _refuse(f"{path.name} is separated by semicolons", names[0], "columns are separated by commas", where)
+    twice = [name for name in names if names.count(name) > 1]
+    if twice:
+        _refuse(f"{path.name} has a column twice", twice[0], "every column has its own name", where)
     if missing:
         _refuse(f"{path.name} lacks columns", ", ".join(missing), f"needed: {', '.join(NEEDED)}", where)
     return rows
@@ -131,6 +142,9 @@ def _number(name: str, text: str, kind: str, place: str, where: str) -> float | 
     if not 0 <= value < float("inf"):
         _refuse(f"{name} is not possible", f"{text!r} in {place}", "a number of at least 0, or blank", where)
     if kind.startswith("int"):
+        if value > MOST.get(name, MOST_OF_ALL):
+            rule = f"at most {MOST.get(name, MOST_OF_ALL):,} {name}"
+            _refuse(f"{name} is out of range", f"{text!r} in {place}", rule, where)
         if value != int(value):
             _refuse(
                 f"{name} is not a whole number", f"{text!r} in {place}", "a whole number, or blank", where

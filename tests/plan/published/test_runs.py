@@ -40,6 +40,11 @@ def test_a_blank_is_none_and_a_column_may_be_absent(tmp_path: Path) -> None:
         (HEAD + "a,8,2,64,128,H100,nan\n", "step_time_s is not possible"),
         (HEAD + "a,8,2,64,128,H100,1\na,8,2,64,128,H100,1\n", "a is there twice"),
         (HEAD + ",8,2,64,128,H100,1\n", "a run without an id"),
+        ("", "lacks columns"),
+        (HEAD.replace(",", ";") + "a;8;2;64;128;H100;1\n", "separated by semicolons"),
+        (HEAD.replace("hidden", "layers"), "has a column twice"),
+        (HEAD + "a,1e18,2,64,128,H100,1\n", "n_gpus is out of range"),
+        (HEAD + "a,8,1e7,64,128,H100,1\n", "layers is out of range"),
     ],
 )
 def test_what_is_no_table_of_runs_is_refused_by_name_and_line(
