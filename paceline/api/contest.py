@@ -48,6 +48,7 @@ class _Lane:
     parts: list[dict[str, float]] = field(default_factory=list)
     memory_gib: float = 0.0
     failed: str = ""
+    code: int = 0
     fresh: list[float] = field(default_factory=list)
 
     def hear(self, row: dict[str, Any]) -> None:
@@ -71,7 +72,7 @@ class _Lane:
         """As the planner takes it."""
         names = {name for one in self.parts for name in one}
         parts = {name: mean(one.get(name, 0.0) for one in self.parts) for name in names}
-        return Timing(tuple(self.steps_s), parts, self.memory_gib, self.failed)
+        return Timing(tuple(self.steps_s), parts, self.memory_gib, self.failed, self.code)
 
 
 def measure_best(loaded: Loaded, layout: str, most: int, say: Say) -> Plan:
@@ -138,6 +139,7 @@ def _run(lane: _Lane, ground: Ground, scratch: Path, stopper: Stopper) -> None:
         )
     except PacelineError as error:
         _leave(stopper)
+        lane.code = int(error.exit_code)
         lane.failed = f"failed: {error.message} (exit {int(error.exit_code)})"
     _leave(stopper)
     lane.take()

@@ -14,9 +14,13 @@ from typing import Any, NamedTuple
 
 from paceline.ledger.atomic import parse_json
 from paceline.ledger.folder import RunFolder
-from paceline.ledger.spans import TICKS_PER_S, UNATTRIBUTED, Account
+from paceline.ledger.spans import SCHEMA, TICKS_PER_S, UNATTRIBUTED, Account
 
 Interval = tuple[int, int]
+
+
+MOST_OVER = 1e-3
+"""Part of a line's length by which its spans may exceed it: clocks are read one after another."""
 
 
 class SpanRow(NamedTuple):
@@ -85,6 +89,9 @@ def read_rank(path: Path | str) -> RankLedger:
         try:
             row = parse_json(raw)
             if row.get("kind") == "ledger":
+                header = {}
+                if row["schema"] != SCHEMA:
+                    raise ValueError("a ledger of another schema")
                 clocks.append(_clock(row))
                 header = row
                 ledger = replace(ledger, rank=_count(row["rank"]), host=_text(row["host"]))
@@ -115,7 +122,9 @@ def _line(row: dict[str, Any], header: dict[str, Any]) -> Line:
     spans = []
     for phase, reason, start_s, duration_s in row["spans"]:
         start = origin + _ticks(start_s)
-        spans.append(SpanRow((phases[phase], _text(reason)), start, start + max(0, _ticks(duration_s))))
+        if duration_s < 0:
+            raise ValueError("a span ends before it starts")
+        spans.append(SpanRow((phases[phase], _text(reason)), start, start + _ticks(duration_s)))
     calls = []
     for axis, group, op, seq, size, enter_s, leave_s, wait_start_s, wait_end_s, *cause in row["calls"]:
         wait = None
@@ -128,6 +137,9 @@ def _line(row: dict[str, Any], header: dict[str, Any]) -> Line:
     start, end = (origin + _ticks(row[name]) for name in ("start_s", "end_s"))
     if end < start:
         raise ValueError("a line ends before it starts")
+    booked = sum(span.end - span.start for span in spans)
+    if booked > (end - start) * (1 + MOST_OVER) + len(spans):  # each was rounded to a tick
+        raise ValueError("more is booked than the line is long")
     step = row["step"]
     return Line(
         header["attempt"], None if step is None else _count(step), start, end, tuple(spans), tuple(calls)

@@ -25,6 +25,7 @@ from typing import NamedTuple
 PHASES = ("plan", "compute", "deliver", "update", "recover", "idle")
 PHASE_INDEX = {phase: i for i, phase in enumerate(PHASES)}
 TICKS_PER_S = 10_000_000
+SCHEMA = 1
 
 Account = tuple[str, str]
 START_UP: Account = ("idle", "start-up")
@@ -106,7 +107,7 @@ class Ledger:
         self._file = _open_append(path) if path is not None else None
         self._write(
             {
-                "schema": 1,
+                "schema": SCHEMA,
                 "kind": "ledger",
                 "rank": rank,
                 "attempt": attempt,

@@ -6,6 +6,7 @@ Two medians that repeated sampling cannot tell apart are tied, and of those the 
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
@@ -30,13 +31,14 @@ class Timing:
         steps_s: seconds of its steps, those of the start left out.
         parts_s: seconds of a step by the planner's parts, as the ledgers of its ranks have them.
         memory_gib: largest peak of a rank, reserved.
-        failed: why it could not be run; empty when it could.
+        failed: why it could not be run; empty when it could. code: the exit code that this ended with.
     """
 
     steps_s: tuple[float, ...] = ()
     parts_s: Mapping[str, float] = field(default_factory=dict)
     memory_gib: float = 0.0
     failed: str = ""
+    code: int = 0
 
     @property
     def middle_s(self) -> float:
@@ -70,19 +72,21 @@ def decided(plan: Plan, timings: Mapping[Layout, Timing]) -> Plan:
         timings: by layout; one that failed stays in the table with its reason.
 
     Raises:
-        Refused: 11 when none could be run; 12 when none of those that ran meets the deadline or the budget.
+        Refused: when none could be run, with the code that most of them ended with (11 where they said none); 12 when
+            none of those that ran meets the deadline or the budget.
     """
     known = {c.layout: c for c in (*plan.scopes.values(), *plan.candidates)}
     ran = [_as_measured(plan, known[one], t) for one, t in timings.items() if not t.failed]
     broken = [replace(known[one], verdict=t.failed) for one, t in timings.items() if t.failed]
     if not ran:
+        codes = Counter(timing.code for timing in timings.values() if timing.code)
         raise Refused(
             "no layout could be run",
-            exit_code=Exit.MEMORY,
+            exit_code=Exit(codes.most_common(1)[0][0]) if codes else Exit.MEMORY,
             key="--measure",
             seen=" · ".join(f"{c.layout}: {c.verdict}" for c in broken),
             rule="what is chosen by measurement has run for some steps",
-            use="--measure with a larger number, or paceline plan without it",
+            use="mend what they failed of, or paceline plan without --measure",
         )
     within = [c for c in ran if not _over(plan, c)] or _refuse_late(plan, ran)
     within.sort(key=lambda c: _key(plan, c))

@@ -51,3 +51,24 @@ def test_nesting_without_end_costs_its_line(folder: RunFolder) -> None:
     with folder.ledger(0).open("a") as file:
         file.write("[" * 100_000 + "\n")
     assert read_rank(folder.ledger(0)) == before
+
+
+@pytest.mark.parametrize("factor", [1e12, 1.01, -1.0, -1e-6])
+def test_seconds_that_the_line_does_not_have_cost_it(folder: RunFolder, factor: float) -> None:
+    """Changed durations are not learnt from: spans are no longer than their line, and end after they start."""
+    path = folder.ledger(0)
+    changed = []
+    for line in path.read_text().splitlines():
+        row = json.loads(line)
+        row |= {"spans": [[p, r, s, d * factor] for p, r, s, d in row["spans"]]} if "spans" in row else {}
+        changed.append(json.dumps(row))
+    before = [line.step for line in read_rank(path).lines]
+    path.write_text("\n".join(changed) + "\n")
+    assert {1, 2} <= set(before)
+    assert not {1, 2} & {line.step for line in read_rank(path).lines}
+
+
+def test_a_ledger_of_another_schema_is_not_guessed_at(folder: RunFolder) -> None:
+    path = folder.ledger(0)
+    path.write_text(path.read_text().replace('"schema":1', '"schema":99', 1))
+    assert read_rank(path).lines == ()

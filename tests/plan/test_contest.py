@@ -86,6 +86,9 @@ def test_one_that_failed_is_told_and_not_chosen(planned: Plan) -> None:
 def test_none_that_runs_is_a_refusal(planned: Plan) -> None:
     with pytest.raises(Refused) as refused:
         decided(planned, {planned.best.layout: Timing(failed="failed: a rank died (exit 58)")})
+    with pytest.raises(Refused) as caught:
+        decided(planned, {planned.best.layout: Timing(failed="failed: loss = nan (exit 41)", code=41)})
+    assert caught.value.exit_code == 41
     assert refused.value.exit_code == Exit.MEMORY
     assert "a rank died" in refused.value.seen
 
