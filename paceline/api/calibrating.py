@@ -63,7 +63,7 @@ def calibrate_from(words: Sequence[str], out: str | None, say: Callable[[str, st
     found: dict[str, dict[str, float]] = {}
     precisions: set[str] = set()
     for run in find_runs(words):
-        precision, factors, steps = _of_run(run, cluster, measured)
+        precision, factors, steps = _of_run(run, cluster, measured, say)
         precisions.add(precision)
         found[_id(run)] = factors
         say("run", f"{run.path}: {many(steps, 'step')} of {run.layout}, {_told(factors)}")
@@ -93,7 +93,9 @@ def _told(factors: Mapping[str, float]) -> str:
     return " · ".join(f"{part} ×{factor:.2f}" for part, factor in factors.items())
 
 
-def _of_run(run: Run, cluster: Cluster, measured: Measured | None) -> tuple[str, dict[str, float], int]:
+def _of_run(
+    run: Run, cluster: Cluster, measured: Measured | None, say: Callable[[str, str], None]
+) -> tuple[str, dict[str, float], int]:
     """Precision, factors by part and steps of a run; priced by this planner, not by the one of its day."""
     from dataclasses import replace
 
@@ -101,7 +103,7 @@ def _of_run(run: Run, cluster: Cluster, measured: Measured | None) -> tuple[str,
     from paceline.ledger.accounts import read_ranks, split_waits
     from paceline.plan.chance import PARTS
     from paceline.plan.search import plan
-    from paceline.plan.speed.corrected import factors_of
+    from paceline.plan.speed.corrected import beyond, factors_of
 
     refuse_other_machine(run, cluster)
     record = records.read(run.folder, 2)
@@ -125,7 +127,10 @@ def _of_run(run: Run, cluster: Cluster, measured: Measured | None) -> tuple[str,
         layout=str(run.layout),
         vocab_size=int(widths["vocab_size"]),
     ).best.terms
-    return precision, factors_of({part: priced[f"{part}_s"] for part in PARTS}, measured_s), steps
+    prices = {part: priced[f"{part}_s"] for part in PARTS}
+    for part, factor in beyond(prices, measured_s).items():
+        say("left out", f"{part}: {factor:.3g} times its price is no rate of this machine")
+    return precision, factors_of(prices, measured_s), steps
 
 
 def refuse_other_machine(run: Run, cluster: Cluster) -> None:

@@ -17,7 +17,7 @@ from paceline.plan.chance import PARTS
 from paceline.plan.model import Widths
 from paceline.plan.speed.speeds import Group, Speeds
 
-LEAST_SHARE = 0.01  # of a step, priced or measured: of a smaller part a run says nothing
+LEAST_SHARE = 0.01  # of the priced step: what a smaller part takes is not its rate
 FARTHEST = 10.0  # a factor beyond this says that something else was wrong
 LEAST_SIGMA = 0.05
 ONE_RUN = 0.5  # of the uncertainty of a part, what one run leaves; several runs say it themselves
@@ -53,15 +53,28 @@ class Correction:
 
 
 def factors_of(priced: Mapping[str, float], measured: Mapping[str, float]) -> dict[str, float]:
-    """Measured over priced seconds of a step, of each part that is large enough to say something."""
-    whole, taken = sum(priced.values()), sum(measured.values())
-    found = {}
-    for part in PARTS:
-        plain, real = priced.get(part, 0.0), measured.get(part, 0.0)
-        large = plain > LEAST_SHARE * whole or real > LEAST_SHARE * taken
-        if large and plain > 0 and real > 0:
-            found[part] = min(FARTHEST, max(1 / FARTHEST, real / plain))
-    return found
+    """Measured over priced seconds of a step, of each part that is large enough to say something.
+
+    A factor is a rate's. Where a part is priced at next to nothing and takes time (an optimizer over a few thousand
+    parameters), that time is a fixed cost, which a larger job does not pay so many times over; and ten times the price
+    is no rate of the same machine (:func:`beyond`). Both teach nothing.
+    """
+    return {part: factor for part, factor in _ratios(priced, measured).items() if _believed(factor)}
+
+
+def beyond(priced: Mapping[str, float], measured: Mapping[str, float]) -> dict[str, float]:
+    """The factors that are not believed."""
+    return {part: factor for part, factor in _ratios(priced, measured).items() if not _believed(factor)}
+
+
+def _ratios(priced: Mapping[str, float], measured: Mapping[str, float]) -> dict[str, float]:
+    whole = sum(priced.values())
+    large = [part for part in PARTS if priced.get(part, 0.0) > LEAST_SHARE * whole]
+    return {part: measured[part] / priced[part] for part in large if measured.get(part, 0.0) > 0}
+
+
+def _believed(factor: float) -> bool:
+    return 1 / FARTHEST <= factor <= FARTHEST
 
 
 def joined(precision: str, several: Mapping[str, Mapping[str, float]]) -> Correction:

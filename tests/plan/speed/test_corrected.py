@@ -10,7 +10,7 @@ from paceline.plan.cost.step import estimate
 from paceline.plan.cost.terms import Work
 from paceline.plan.layout import Layout
 from paceline.plan.search import speeds_of
-from paceline.plan.speed.corrected import CorrectedSpeeds, Correction, factors_of, joined, read
+from paceline.plan.speed.corrected import CorrectedSpeeds, Correction, beyond, factors_of, joined, read
 from tests.tiny import tiny_widths
 
 PRICED = {"compute": 1.0, "deliver": 0.2, "update": 0.1, "host": 0.05, "idle": 0.0}
@@ -38,12 +38,24 @@ def test_each_part_is_multiplied_by_its_factor() -> None:
     assert messages[1] == pytest.approx(0.7 * messages[0])
 
 
-def test_a_part_that_is_hardly_there_has_no_factor_and_none_is_beyond_ten() -> None:
-    measured = {"compute": 1.2, "deliver": 0.1, "update": 0.0005, "host": 0.06, "idle": 0.3}
+def test_a_part_that_is_hardly_there_has_no_factor() -> None:
+    measured = {"compute": 1.2, "deliver": 0.1, "update": 0.02, "host": 0.06, "idle": 0.3}
     found = factors_of(PRICED, measured)
-    assert found == pytest.approx({"compute": 1.2, "deliver": 0.5, "update": 0.1, "host": 1.2})
-    assert factors_of(PRICED, measured | {"compute": 100.0})["compute"] == 10.0
-    assert "host" not in factors_of(PRICED | {"host": 0.001}, measured | {"host": 0.002})
+    assert found == pytest.approx(
+        {"compute": 1.2, "deliver": 0.5, "update": 0.02 / PRICED["update"], "host": 1.2}
+    )
+    assert "host" not in factors_of(PRICED | {"host": 0.001}, measured | {"host": 0.5}), (
+        "a fixed cost, not a rate"
+    )
+
+
+@pytest.mark.parametrize("times", [10.5, 1e12, 0.09, 1e-6])
+def test_ten_times_the_price_is_no_rate(times: float) -> None:
+    """Said, and not learnt as ten."""
+    measured = PRICED | {"compute": times * PRICED["compute"]}
+    assert "compute" not in factors_of(PRICED, measured)
+    assert beyond(PRICED, measured) == pytest.approx({"compute": times})
+    assert "update" in factors_of(PRICED, measured)
 
 
 def test_runs_are_joined_by_their_geometric_mean() -> None:
