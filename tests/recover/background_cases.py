@@ -63,11 +63,13 @@ def without_memory(world: World, layout: str, folder: Path, rank: int) -> tuple[
     from paceline.recover.buffer import Buffer
 
     run = Run(world, layout)
+    plain = Buffer.__init__
     if world.rank == rank:
         # The writer is a process of its own: a descriptor that cannot grow is what it sees of a full system.
         read_only = os.open(folder, os.O_RDONLY)
         Buffer.__init__ = lambda self, fd=None: self.__dict__.update(fd=read_only, _map=None, _given=0)  # type: ignore[assignment,method-assign]
     background = saver(run, folder)
+    Buffer.__init__ = plain  # type: ignore[method-assign]
     steps, there = [], []
     for step in (1, 2):
         background.begin(run.state(step=step))
