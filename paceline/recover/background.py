@@ -21,12 +21,12 @@ from typing import Any
 
 import paceline
 from paceline.ledger.outcome import Exit, Failed, from_dict
-from paceline.recover import steps
 from paceline.recover.agree import Ranks
 from paceline.recover.buffer import Buffer, offsets
+from paceline.recover.save import save
 from paceline.recover.shards import snapshot, snapshot_bytes
 from paceline.recover.state import TrainState
-from paceline.recover.write import Saved, write
+from paceline.recover.write import Saved
 from paceline.recover.writer import order
 
 _PROGRAM = (
@@ -75,17 +75,20 @@ class Background:
 
     def start(self, state: TrainState) -> None:
         """Start the writer, and let it ask for the memory of a snapshot; returns at once. ``begin`` does it, too."""
-        if self._process is not None:
+        if self._process is not None or self._ready is False:
             return
         nbytes = snapshot_bytes(state, rank=self.ranks.rank, world_size=self.ranks.size)
         home = str(Path(paceline.__file__).parent.parent)
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", _PROGRAM, home, str(self._buffer.fd), str(os.getpid())],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            pass_fds=(self._buffer.fd,),
-        )
-        self._send({"reserve": nbytes})
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _PROGRAM, home, str(self._buffer.fd), str(os.getpid())],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                pass_fds=(self._buffer.fd,),
+            )
+            self._send({"reserve": nbytes})
+        except (OSError, Failed):  # no process, no memory for one, or it has ended already
+            self._ready = False
 
     def begin(self, state: TrainState, alive: Callable[[], None] = lambda: None) -> None:
         """Take what this rank holds of a state, to be saved under its scalar ``step``. Called by every rank.
@@ -104,10 +107,8 @@ class Background:
         self._saves += 1
         rank, size = self.ranks.rank, self.ranks.size
         if not self._apart:
-            taken = self.ranks.together(lambda: snapshot(state, rank=rank, world_size=size))
-            assert taken is not None
-            self._done.append(write(self.folder, taken, self.ranks, **self._how))
-            self.ranks.together(lambda: steps.sweep(self.folder), on=0)
+            world, device = self.ranks.group, self.ranks.device
+            self._done.append(save(self.folder, state, world=world, device=device, **self._how))
             return
         taken = snapshot(state, rank=rank, world_size=size, into=self._buffer)
         places = offsets([piece.item.nbytes for piece in taken.pieces])
@@ -176,6 +177,9 @@ class Background:
         if not select.select([pipe], [], [], timeout_s)[0]:
             return False
         more = os.read(pipe, 1 << 16)
+        if not more and self._ready is None:  # it ended over the memory that it asked for
+            self._ready = False
+            return True
         if not more:
             raise self._gone()
         *lines, self._heard = (self._heard + more).split(b"\n")

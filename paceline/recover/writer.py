@@ -14,6 +14,7 @@ import os
 import select
 import signal
 import sys
+import threading
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -64,7 +65,8 @@ def main(fd: int, parent: int) -> None:
             else:
                 _tell({"saved": _obey(asked, buffer, _Signs(orders))})
                 if asked["rank"] == 0:
-                    steps.sweep(Path(asked["folder"]))
+                    # Beside the next order, which would else wait, and a rank with it once the pipe is full.
+                    threading.Thread(target=steps.sweep, args=(Path(asked["folder"]),)).start()
         except Exception as error:
             _tell({"failed": as_paceline(error, asked.get("rank", 0)).to_dict()})
 

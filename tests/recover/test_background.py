@@ -237,3 +237,22 @@ def test_pieces_are_aligned() -> None:
     places = offsets([1, 0, 64, 65])
     assert places == [0, 64, 64, 128, 256]
     assert container.BLOCK_BYTES % 64 == 0
+
+
+@pytest.mark.parametrize("fault", ["no process", "killed while it asks for memory"])
+def test_without_a_writer_a_save_is_done_here_and_now(
+    fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none(*_: object, **__: object) -> None:
+        raise OSError(11, os.strerror(11))
+
+    if fault == "no process":
+        monkeypatch.setattr("paceline.recover.background.subprocess.Popen", none)
+    else:
+        monkeypatch.setattr("paceline.recover.background._PROGRAM", "import os; os.kill(os.getpid(), 9)")
+    background = saver(tmp_path)
+    for step in (1, 2):
+        background.begin(state_of(step))
+        assert [one.step for one in background.poll()] == [step]
+    assert checkpoint.latest(tmp_path) == tmp_path / "step-00000002"
+    background.close()
