@@ -14,6 +14,7 @@ from pathlib import Path
 from paceline.deliver.wire.lost import explain, is_second_hand
 from paceline.deliver.wire.slot import LastCall
 from paceline.ledger.outcome import Exit, Failed, PacelineError
+from paceline.ledger.resident import peak_bytes
 
 _OUTSIDE = ("site-packages", "dist-packages", "lib/python3", "<frozen", "<string")
 
@@ -62,7 +63,7 @@ def from_exception(error: BaseException, rank: int, host: str, world_size: int) 
         return Failed(
             f"rank {rank} ran out of memory",
             exit_code=Exit.DEVICE_MEMORY,
-            seen=words,
+            seen=f"{words}; at its peak the process held {peak_bytes() / 2**30:.2f} GiB of host memory",
             rule="weights, gradients, optimizer state and activations of a rank fit its device",
             use=f"--layout fsdp={max(2, world_size)},mbs=1",
             where=place,
@@ -125,6 +126,29 @@ def from_hang(calls: list[LastCall], quiet_s: float, limit_s: float) -> Failed:
         seen="\n".join(str(call) for call in (*late, *[c for c in waiting if c not in late])[:9]),
         rule=f"restart.hang_timeout: some rank moves within {limit_s:g} s (none did for {quiet_s:.1f} s)",
         use=f"paceline logs RUN --rank {late[0].rank if late else 0}   (its stack); then --resume",
+    )
+
+
+def from_early_end(ended: list[int], calls: list[LastCall], lost: PacelineError) -> PacelineError:
+    """Ranks returned while others still called a collective: they made fewer calls than their peers.
+
+    Args:
+        ended: the ranks that have returned their results.
+        calls: each rank's last call.
+        lost: what a peer said of it, given back when the slots do not know better.
+    """
+    left = [call for call in calls if call.rank not in ended and call.inside]
+    if not left:
+        return lost
+    names = ", ".join(str(rank) for rank in ended)
+    has = "rank {} has ended" if len(ended) == 1 else "ranks {} have ended"
+    return Failed(
+        f"{has.format(names)}, and others wait for {'it' if len(ended) == 1 else 'them'} in {left[0].call}, "
+        f"step {left[0].step}",
+        exit_code=Exit.DISAGREE,
+        seen="\n".join(str(call) for call in (*[c for c in calls if c.rank in ended], *left)[:9]),
+        rule="each rank of a group makes the same calls in the same order",
+        use=f"paceline logs RUN --rank {ended[0]}   (which call did it leave out?)",
     )
 
 

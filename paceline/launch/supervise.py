@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from paceline.deliver.wire.slot import read_slots
-from paceline.launch.cause import Cause, first_cause, from_death, from_hang
+from paceline.launch.cause import Cause, first_cause, from_death, from_early_end, from_hang
 from paceline.launch.seat import STACK_SIGNAL
 from paceline.launch.signals import Stop
 from paceline.ledger.outcome import Exit, Preempted, from_dict
@@ -167,6 +167,10 @@ class Watch:
 
     def _cause(self) -> Cause:
         cause = first_cause(self.causes)
+        if cause.error.exit_code == Exit.RANK_DIED and not cause.died and self.results:
+            # A peer is lost, and none has died: those that are lost have returned.
+            calls = read_slots(self.slots, len(self.ranks))
+            return Cause(cause.rank, from_early_end(sorted(self.results), calls, cause.error))
         if cause.error.exit_code != Exit.HUNG or cause.rank < 0:
             return cause
         # A rank's own time-out knows the collective but not who is late; the slots know both.

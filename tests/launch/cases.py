@@ -8,6 +8,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from paceline.launch.place import Place
@@ -90,6 +91,9 @@ def collectives(payload: dict[str, Any], place: Place, emit: Emit, stop: Stop) -
                 time.sleep(600)
             if payload["how"] == "freeze":
                 os.kill(os.getpid(), signal.SIGSTOP)
+            if payload["how"] == "skip":
+                time.sleep(0.05)
+                continue
         dist.all_reduce(x.fill_(1.0))
         time.sleep(payload.get("pause", 0.0))
     world.close()
@@ -121,6 +125,29 @@ def wrong_size(payload: dict[str, Any], place: Place, emit: Emit, stop: Stop) ->
     assert place.slot is not None
     open_world(place, "cpu", CallRecorder(None, Slot(place.slot, place.rank)), place.timeout_s)
     dist.all_reduce(torch.ones(4 if place.rank else 4096))
+    return {}
+
+
+def disagreeing(payload: dict[str, Any], place: Place, emit: Emit, stop: Stop) -> dict[str, Any]:
+    """One rank sends more, or calls another operation; whoever gets a result writes that it has used it."""
+    import torch
+    import torch.distributed as dist
+
+    from paceline.deliver.wire.record import CallRecorder
+    from paceline.deliver.wire.slot import Slot
+    from paceline.deliver.wire.world import open_world
+
+    assert place.slot is not None
+    open_world(place, "cpu", CallRecorder(None, Slot(place.slot, place.rank)), place.timeout_s)
+    x = torch.ones(4096)
+    if payload["op"] == "all_reduce":
+        dist.all_reduce(x if place.rank == payload["larger"] else x[:4])
+    elif place.rank == payload["larger"]:
+        dist.all_reduce(x)
+    else:
+        dist.all_gather_into_tensor(torch.empty(2 * 4096), x)
+    (Path(place.slot).parent / f"used-{place.rank}").touch()
+    time.sleep(600)
     return {}
 
 
