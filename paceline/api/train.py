@@ -128,12 +128,14 @@ def _run(brief: Brief, ground: Ground, board: _Board) -> Run:
                 stop=board.stop,
             )
         except PacelineError as error:
-            heart.end("failed", error.exit_code, error.message)
+            with suppress(OSError):  # the error is what the caller must see, whatever became of the folder
+                heart.end("failed", error.exit_code, error.message)
             raise
         except (
             BaseException
         ) as error:  # a second Ctrl-C, or a fault of our own: the status must not say `running`
-            heart.end("failed", _code_of(error), f"{type(error).__name__}: {error}")
+            with suppress(OSError):
+                heart.end("failed", _code_of(error), f"{type(error).__name__}: {error}")
             raise
         else:
             _end(heart, result)
@@ -205,7 +207,8 @@ class _Board:
         if self._on_message is not None:
             self._on_message(row)
         if self.heart is not None and row.get("kind") in ("start", "train"):
-            self.heart.beat(step=int(row["step"]), steps=row.get("steps"))
+            with suppress(OSError):  # a full disk or a folder that is gone is told by who needs it: the next save
+                self.heart.beat(step=int(row["step"]), steps=row.get("steps"))
         rows = ("train", "eval", "event", "round")
         if row.get("kind") in rows and self._on_row is not None and self._on_row(row) is False:
             self._halt = True
@@ -234,5 +237,5 @@ class _Board:
         if self._log is None:
             self._early.append(line)
             return
-        with open(self._log, "a", encoding="utf-8") as log:
+        with suppress(OSError), open(self._log, "a", encoding="utf-8") as log:  # a line less ends no run
             log.write(line + "\n")
