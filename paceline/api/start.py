@@ -87,6 +87,8 @@ def headings(say: Say, folder: RunFolder, target: Target, ground: Ground) -> Non
     say("run", f"{_which(folder, target)} · {where}")
     for change in target.changes:
         say("changed", str(change))
+    if left := environment().leftovers:
+        say("warn", f"{', '.join(left)} of another launcher: not read, this run starts its own ranks")
     say("plan", summary(ground.plan))
     say("data", _data(ground))
     say("model", _model(ground))

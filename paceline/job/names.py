@@ -12,6 +12,7 @@ from paceline.job.schema import leaves, table_names
 from paceline.ledger.outcome import Exit, Refused
 
 NEAR = 0.6
+NEAR_OTHER = 0.85  # of the names of other tools there are many: a misspelt one differs by a letter or two
 # A name of another table has to be this much nearer to be what was meant.
 NEAR_ELSEWHERE = 0.75
 
@@ -55,6 +56,15 @@ def other_name(key: str) -> OtherName | None:
     return known.get(folded) or known.get(folded.rpartition(".")[2])
 
 
+def misspelt_other_name(key: str) -> OtherName | None:
+    """The other tool's key that ``key`` is but for a letter or two (``learning_rte``)."""
+    from difflib import get_close_matches  # 5 ms that only an error needs
+
+    last = key.replace('"', "").lower().rpartition(".")[2]
+    near = get_close_matches(last, list(other_names()), 1, NEAR_OTHER)
+    return other_names()[near[0]] if near else None
+
+
 def nearest(key: str) -> str:
     """Our key, or table, that ``key`` most likely is; empty when nothing is near."""
     from difflib import get_close_matches  # 5 ms that only an error needs
@@ -96,7 +106,9 @@ def unknown(key: str, text: str, where: str, *, flag: bool = False) -> Refused:
         flag: the answer is to be written as ``--set KEY=VALUE``.
     """
     other = other_name(key)
-    ours = (other.ours if other else "") or ("" if other else nearest(key))
+    ours = other.ours if other else nearest(key)
+    if not other and not ours and (other := misspelt_other_name(key)):
+        ours = other.ours
     use = other.use if other and other.use else _assignment(ours, text, flag)
     if flag:
         use = flagged(use)

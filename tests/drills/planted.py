@@ -140,9 +140,17 @@ def scale_output(fault: _Fault) -> None:
     factor = {"nan": math.nan, "inf": math.inf}.get(fault.given["factor"], fault.given["factor"])
 
     def strike(found: Any) -> Any:
-        import torch
+        return found * factor
 
-        return found * factor if isinstance(found, torch.Tensor) else type(found)(*[f * factor for f in found])
+    _after_forward(fault, strike)
+
+
+def spoil_gradient(fault: _Fault) -> None:
+    """The loss is right; what is derived from it on this rank is not finite."""
+
+    def strike(found: Any) -> Any:
+        found.register_hook(lambda gradient: gradient * math.nan)
+        return found
 
     _after_forward(fault, strike)
 
@@ -211,6 +219,7 @@ HOW: dict[str, Callable[[_Fault], None]] = {
     "gil": hold_the_gil,
     "memory": out_of_memory,
     "scale": scale_output,
+    "gradient": spoil_gradient,
     "skip": skip_a_collective,
     "clock": another_clock,
     "save_fails": save_fails,

@@ -123,9 +123,9 @@ def test_a_preempted_run_saves_the_step_it_is_in(straight: pl.Run, tmp_path: Pat
 
 @pytest.mark.drill(3)
 def test_a_grace_that_is_too_short_leaves_the_last_save(tmp_path: Path, cache: str) -> None:
-    """The save after the notice takes 0.5 s a file; the kill comes before it ends."""
+    """The save after the notice takes 0.2 s a file and more; the kill comes before it ends."""
     job = write_tiny(tmp_path)
-    plant(job, "slow_save", rank=0, step=1, seconds=0.5)
+    plant(job, "slow_save", rank=0, step=1, seconds=0.2)
     run = tmp_path / "runs" / "short"
     with Command(job, "train", "tiny.toml", "--layout", "dp=2", "--name", "short") as one:
         wait_for(lambda: events(run, "checkpoint") if (run / "metrics.jsonl").exists() else None)
@@ -134,6 +134,7 @@ def test_a_grace_that_is_too_short_leaves_the_last_save(tmp_path: Path, cache: s
         time.sleep(0.3)
         one.signal(signal.SIGKILL)
         assert gone(below) == []
+    assert [p for p in (run / "checkpoints").iterdir() if p.name.startswith(".step-")], "the kill fell into a save"
     assert fired(job)
     found = checkpoint.latest(run / "checkpoints")
     assert found is not None
@@ -144,7 +145,7 @@ def test_a_grace_that_is_too_short_leaves_the_last_save(tmp_path: Path, cache: s
 def test_two_notices_during_a_save_never_leave_half_of_one(tmp_path: Path, cache: str) -> None:
     """The second signal leaves at once, 0.2 s after the first; the writer is in the middle of a save."""
     job = write_tiny(tmp_path)
-    plant(job, "slow_save", rank=0, step=1, seconds=0.4)
+    plant(job, "slow_save", rank=0, step=1, seconds=0.2)
     run = tmp_path / "runs" / "twice"
     with Command(job, "train", "tiny.toml", "--layout", "dp=2", "--name", "twice") as one:
         wait_for(lambda: (run / "checkpoints" / "latest").exists())

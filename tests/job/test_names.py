@@ -71,6 +71,13 @@ def test_nearest(key, ours):
     assert nearest(key) == ours
 
 
+@pytest.mark.parametrize("key", ["learning_rte", "optimizer.learning_rte", "train.learnin_rate"])
+def test_a_misspelt_name_of_another_tool(key):
+    error = unknown(key, "3e-4", "job.toml:3")
+    assert error.use == "optimizer.lr = 3e-4"
+    assert "learning_rate is the" in error.rule
+
+
 def test_the_error_explains_batches():
     error = unknown("per_device_train_batch_size", "4", "job.toml:3")
     assert "global_batch_size = micro-batch × accumulation × data ranks" in error.rule
