@@ -87,14 +87,31 @@ def events(run: pl.Run | Path, kind: str) -> list[dict[str, Any]]:
     return [row for row in rows(run) if row["kind"] == "event" and row["event"] == kind]
 
 
-def steps_lost(run: pl.Run | Path) -> int:
-    """Steps begun more than once: those after the checkpoint of each restart, the broken one included."""
-    lost = 0
-    for restart in events(run, "restart"):
-        before = restart["attempt"] - 1
-        done = [r["step"] for r in rows(run) if r["kind"] == "train" and r["attempt"] == before]
-        lost += max([restart["step"], *done]) + 1 - restart["step"]
-    return lost
+def _attempts(run: Path) -> dict[int, list[tuple[int, float]]]:
+    """By attempt, the steps that rank 0 finished and the Unix time of each one's end, as its ledger has them."""
+    found: dict[int, list[tuple[int, float]]] = {}
+    attempt, origin = 0, 0.0
+    for text in (run / "ledger" / "rank-00000.jsonl").read_text().splitlines():
+        line = json.loads(text)
+        if line.get("kind") == "ledger":
+            attempt, origin = int(line["attempt"]), float(line["origin_unix_s"])
+        elif line.get("step") is not None:
+            found.setdefault(attempt, []).append((line["step"], origin + line["end_s"]))
+    return found
+
+
+def steps_lost(run: Path) -> int:
+    """Steps begun more than once, by the ledger: those finished since the checkpoint, and the one that broke."""
+    by_attempt = _attempts(run)
+    numbers = sorted(by_attempt)
+    pairs = zip(numbers, numbers[1:], strict=False)
+    return sum(max(s for s, _ in by_attempt[a]) + 2 - min(s for s, _ in by_attempt[b]) for a, b in pairs)
+
+
+def seconds_lost(run: Path, strike: dict[str, Any]) -> float:
+    """From the fault until the step that it broke is done."""
+    last = max(by := _attempts(run))
+    return next(end for step, end in by[last] if step == strike["step"]) - float(strike["unix_s"])
 
 
 def end_state(run: pl.Run | Path, step: int = STEPS) -> dict[str, torch.Tensor]:

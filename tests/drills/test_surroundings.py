@@ -62,14 +62,6 @@ def test_a_layout_that_cannot_be_is_refused_before_launch(
     assert not (tmp_path / "runs").exists()
 
 
-@pytest.mark.drill(51)
-def test_more_ranks_than_a_named_cluster_has_are_refused_with_its_number(tmp_path: Path, cache: str) -> None:
-    with pytest.raises(PacelineError) as caught:
-        pl.plan(write_tiny(tmp_path), layout="dp=16,fsdp=16", cluster="dgx-h100")
-    assert caught.value.exit_code in (Exit.RULE, Exit.CLUSTER)
-    assert "8" in f"{caught.value.seen} {caught.value.allowed} {caught.value.rule}"
-
-
 @pytest.mark.drill(52)
 @pytest.mark.parametrize("layout", ["single", "dp=2"])
 def test_what_another_launcher_left_behind_is_named_and_nobody_is_waited_for(
