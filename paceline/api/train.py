@@ -207,7 +207,9 @@ class _Board:
         if self._on_message is not None:
             self._on_message(row)
         if self.heart is not None and row.get("kind") in ("start", "train"):
-            with suppress(OSError):  # a full disk or a folder that is gone is told by who needs it: the next save
+            with suppress(
+                OSError
+            ):  # a full disk or a folder that is gone is told by who needs it: the next save
                 self.heart.beat(step=int(row["step"]), steps=row.get("steps"))
         rows = ("train", "eval", "event", "round")
         if row.get("kind") in rows and self._on_row is not None and self._on_row(row) is False:

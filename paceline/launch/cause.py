@@ -6,6 +6,8 @@ wait for it until a time-out. So the causes are ordered by what they can tell, a
 
 from __future__ import annotations
 
+import errno
+import os
 import signal
 import traceback
 from dataclasses import dataclass
@@ -16,6 +18,7 @@ from paceline.deliver.wire.slot import LastCall
 from paceline.ledger.outcome import Exit, Failed, PacelineError
 from paceline.ledger.resident import peak_bytes
 
+_STORE_IS_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 _OUTSIDE = ("site-packages", "dist-packages", "lib/python3", "<frozen", "<string")
 
 
@@ -66,6 +69,15 @@ def from_exception(error: BaseException, rank: int, host: str, world_size: int) 
             seen=f"{words}; at its peak the process held {peak_bytes() / 2**30:.2f} GiB of host memory",
             rule="weights, gradients, optimizer state and activations of a rank fit its device",
             use=f"--layout fsdp={max(2, world_size)},mbs=1",
+            where=place,
+        )
+    if isinstance(error, OSError) and error.errno in _STORE_IS_FULL:
+        return Failed(
+            f"rank {rank} on {host} cannot write: {os.strerror(error.errno)}",
+            exit_code=Exit.STORE,
+            seen=words,
+            rule="the disk has room for the run's ledger, metrics and checkpoints",
+            use="make room, then paceline train JOB --resume",
             where=place,
         )
     if isinstance(error, RuntimeError) and (explained := explain(error, f"a collective of rank {rank}")):

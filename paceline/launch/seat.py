@@ -14,6 +14,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -57,17 +58,18 @@ def live(
     """A rank process, from its first line to its last. The exit code is 0 when the launcher knows how it
     ended."""
     settle_in()
-    open_log(Path(log), place)
     line = Line(pipe)
-    forward_warnings(line.emit, place)
-    if listener is not None:
-        place = replace(place, store_fd=listener.detach())
     try:
+        open_log(Path(log), place)
+        forward_warnings(line.emit, place)
+        if listener is not None:
+            place = replace(place, store_fd=listener.detach())
         run = find(entry)
         set_threads(place.threads)
         line.emit({"kind": "result", "value": run(json.loads(payload), place, line.emit, line.stop)})
     except BaseException as error:
-        traceback.print_exc()
+        with suppress(OSError):  # on a full disk the log takes no more; the launcher is told all the same
+            traceback.print_exc()
         if isinstance(error, SystemExit):
             flush_and_leave(error.code if isinstance(error.code, int) else 1)
         told = from_exception(error, place.rank, place.host, place.world_size)

@@ -26,7 +26,9 @@ _HOSTS = "several hosts are to come"
 DRILLS: dict[int, Drill] = {
     1: Drill("SIGKILL of a rank in a step", "seen in 5 s, restart from the last save, same bits"),
     2: Drill("SIGKILL of rank 0; of the launcher", "no orphan; the next launch resumes"),
-    3: Drill("SIGTERM (preemption notice)", "saves its step, exit 50; a grace too short leaves the last save"),
+    3: Drill(
+        "SIGTERM (preemption notice)", "saves its step, exit 50; a grace too short leaves the last save"
+    ),
     4: Drill("SIGTERM twice, during a save", "no deadlock, never half a `latest`"),
     5: Drill("SIGSTOP of a rank", "found at the limit; rank and collective named; ended"),
     6: Drill("SIGSTOP, then SIGCONT before the limit", "no false alarm; straggler time"),
@@ -39,14 +41,20 @@ DRILLS: dict[int, Drill] = {
     13: Drill("one rank skips a collective", "number and rank named"),
     14: Drill("other shapes, other order", "found before data is used"),
     15: Drill("dropped link", "short: retried; long: as D01", f"links: {_HOSTS}"),
-    16: Drill("port in use", "another one on one host; named for several", f"no port is asked for on one host; {_HOSTS}"),
-    17: Drill("name does not resolve, IPv6 only", "literal addresses work; the address tried is named", _HOSTS),
+    16: Drill(
+        "port in use",
+        "another one on one host; named for several",
+        f"no port is asked for on one host; {_HOSTS}",
+    ),
+    17: Drill(
+        "name does not resolve, IPv6 only", "literal addresses work; the address tried is named", _HOSTS
+    ),
     18: Drill("inner time-out longer than the outer", "refused, or impossible"),
     19: Drill("SIGKILL at any instant of a save", "`latest` is whole; the rest is removed"),
     20: Drill(
         "power cut: manifest there, shard missing",
         "rejected; goes back to the one before, says so",
-        "rejected, and the error says which one is good: going back is typed (`--resume NAME@STEP`), not done by itself",
+        "rejected, and the error names the good one: going back is typed, not done by itself",
     ),
     21: Drill("disk full", "loud; last save untouched; works again when there is room"),
     22: Drill("inodes or quota used up", "as D21, and says which"),
@@ -72,7 +80,9 @@ DRILLS: dict[int, Drill] = {
         "skipped or rolled back by rule, counted",
         "an infinite loss stops the run (D39); rules for a spike are to come",
     ),
-    41: Drill("a bit flips on one replica", "found within K steps, rank named", "hashes of replicas are to come"),
+    41: Drill(
+        "a bit flips on one replica", "found within K steps, rank named", "hashes of replicas are to come"
+    ),
     42: Drill("corrupt row of data", "stop or skip by rule, with file and line; equal steps"),
     43: Drill("too little data", "refused before any rank, with what is needed"),
     44: Drill("token id outside the vocabulary", "refused on the CPU with file and place"),

@@ -48,7 +48,11 @@ class _Fault:
 
     def fires(self) -> bool:
         """True in the step it is planted in, once; ``every_step`` from that step on."""
-        due = self.step >= self.given["step"] if self.given.get("every_step") else self.step == self.given["step"]
+        due = (
+            self.step >= self.given["step"]
+            if self.given.get("every_step")
+            else self.step == self.given["step"]
+        )
         if not due or (self.told and not self.given.get("every_step")):
             return False
         if not self.told:

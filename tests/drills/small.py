@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -104,7 +105,7 @@ def steps_lost(run: Path) -> int:
     """Steps begun more than once, by the ledger: those finished since the checkpoint, and the one that broke."""
     by_attempt = _attempts(run)
     numbers = sorted(by_attempt)
-    pairs = zip(numbers, numbers[1:], strict=False)
+    pairs = itertools.pairwise(numbers)
     return sum(max(s for s, _ in by_attempt[a]) + 2 - min(s for s, _ in by_attempt[b]) for a, b in pairs)
 
 

@@ -82,7 +82,9 @@ class Recorder:
             elif report.skipped:
                 result.skipped += 1
                 text: Any = report.longrepr
-                result.why_skipped.add(str(text[2]).removeprefix("Skipped: ") if isinstance(text, tuple) else "")
+                result.why_skipped.add(
+                    str(text[2]).removeprefix("Skipped: ") if isinstance(text, tuple) else ""
+                )
             elif report.when == "call":
                 result.passed += 1
                 for key, value in report.user_properties:
@@ -102,7 +104,9 @@ def state(number: int, found: dict[int, dict[str, Result]]) -> str:
 def page(found: dict[int, dict[str, Result]], seconds: float) -> str:
     """docs/drills.md."""
     states = {number: state(number, found) for number in DRILLS}
-    counts = {name: list(states.values()).count(name) for name in ("covered", "failing", "skipped", "not yet")}
+    counts = {
+        name: list(states.values()).count(name) for name in ("covered", "failing", "skipped", "not yet")
+    }
     lines = [
         "# Fault drills",
         "",

@@ -31,7 +31,9 @@ def test_a_collective_that_one_rank_skips_is_named_with_its_number_and_the_rank(
     strict=True,
     reason="a rank that is one equal-sized collective behind meets its peers' next one: sums of two steps are used",
 )
-def test_a_rank_that_is_one_collective_behind_is_found_before_a_sum_of_two_steps_is_used(tmp_path: Path) -> None:
+def test_a_rank_that_is_one_collective_behind_is_found_before_a_sum_of_two_steps_is_used(
+    tmp_path: Path,
+) -> None:
     payload = {"steps": 10, "at": 3, "rank": 1, "how": "skip"}
     with pytest.raises(PacelineError, match="#3"):
         run_ranks(f"{CASES}:collectives", payload, world_size=3, logs=tmp_path, hang_timeout_s=2.0)

@@ -79,12 +79,17 @@ def test_a_gradient_that_is_not_finite_names_its_rank_and_its_parameter(
 
 
 @pytest.mark.drill(42)
-@pytest.mark.parametrize("row", [b"{broken", b'{"text": "\xff\xfe"}', b'{"text": "' + b"x" * MAX_ROW_BYTES + b'"}'])
+@pytest.mark.parametrize(
+    "row", [b"{broken", b'{"text": "\xff\xfe"}', b'{"text": "' + b"x" * MAX_ROW_BYTES + b'"}']
+)
 def test_a_row_that_cannot_be_read_stops_or_is_left_out_on_all_ranks_alike(
     row: bytes, tmp_path: Path, cache: str
 ) -> None:
     job = write_tiny(tmp_path, data__train='"rows.jsonl"', **TEXT)
-    good = [json.dumps({"text": f"row {n} of a corpus, with some words to learn. " * 9}).encode() for n in range(60)]
+    good = [
+        json.dumps({"text": f"row {n} of a corpus, with some words to learn. " * 9}).encode()
+        for n in range(60)
+    ]
     (tmp_path / "rows.jsonl").write_bytes(b"\n".join([*good[:20], row, *good[20:]]) + b"\n")
     error = refused_before_ranks(job)
     assert error.exit_code == Exit.DATA
@@ -120,7 +125,9 @@ def test_too_little_data_is_refused_with_what_is_needed(
 
 
 @pytest.mark.drill(44)
-def test_a_token_outside_the_vocabulary_is_refused_before_a_device_sees_it(tmp_path: Path, cache: str) -> None:
+def test_a_token_outside_the_vocabulary_is_refused_before_a_device_sees_it(
+    tmp_path: Path, cache: str
+) -> None:
     job = write_tiny(tmp_path)
     ids = np.load(tmp_path / "ids.npy")
     ids[777] = 101
@@ -159,7 +166,14 @@ def test_what_would_have_to_be_unpacked_is_refused_by_name(name: str, tmp_path: 
     assert "unpack" in error.use + error.rule
 
 
-NAMES = ["früh ling.txt", "sp ace 'quote' \"double\".txt", "new\nline.txt", "x" * 251 + ".txt", "CON.txt", "dot..txt"]
+NAMES = [
+    "früh ling.txt",
+    "sp ace 'quote' \"double\".txt",
+    "new\nline.txt",
+    "x" * 251 + ".txt",
+    "CON.txt",
+    "dot..txt",
+]
 
 
 @pytest.mark.drill(47)
@@ -197,5 +211,3 @@ def test_a_loop_of_links_ends(tmp_path: Path, cache: str) -> None:
     (tmp_path / "data" / "self.txt").unlink()
     run = pl.train(job, layout="dp=2")
     assert run.state == "done"
-
-

@@ -134,7 +134,9 @@ def test_a_grace_that_is_too_short_leaves_the_last_save(tmp_path: Path, cache: s
         time.sleep(0.3)
         one.signal(signal.SIGKILL)
         assert gone(below) == []
-    assert [p for p in (run / "checkpoints").iterdir() if p.name.startswith(".step-")], "the kill fell into a save"
+    assert [p for p in (run / "checkpoints").iterdir() if p.name.startswith(".step-")], (
+        "the kill fell into a save"
+    )
     assert fired(job)
     found = checkpoint.latest(run / "checkpoints")
     assert found is not None

@@ -14,7 +14,18 @@ import pytest
 import paceline as pl
 from paceline.ledger.outcome import Exit, PacelineError
 from paceline.recover import checkpoint
-from tests.drills.small import Command, assert_same_bits, events, fired, last_step, plant, rows, train, wait_for, write_tiny
+from tests.drills.small import (
+    Command,
+    assert_same_bits,
+    events,
+    fired,
+    last_step,
+    plant,
+    rows,
+    train,
+    wait_for,
+    write_tiny,
+)
 
 
 @pytest.fixture
@@ -44,8 +55,10 @@ def test_a_run_that_could_not_save_does_not_begin(read_only: Path, tmp_path: Pat
 
 @pytest.mark.drill(29)
 @pytest.mark.parametrize("what", ["checkpoints", "run"])
-def test_a_folder_that_is_removed_while_it_is_needed_is_not_silence(what: str, tmp_path: Path, cache: str) -> None:
-    """The folder of the checkpoints is made again, and the next save is whole; without the run's own folder, it fails."""
+def test_a_folder_that_is_removed_while_it_is_needed_is_not_silence(
+    what: str, tmp_path: Path, cache: str
+) -> None:
+    """The folder of the checkpoints is made again, and the next save is whole; without the run's, it fails."""
     job = write_tiny(tmp_path)
     plant(job, "sleep", step=1, every_step=True, seconds=0.02)
     run = tmp_path / "runs" / "removed"
@@ -88,7 +101,9 @@ def test_a_save_that_fails_behind_training_ends_it_at_the_next_step(tmp_path: Pa
 
 
 @pytest.mark.drill(34)
-def test_a_second_launch_of_a_run_is_refused_and_a_dead_ones_lock_is_no_obstacle(tmp_path: Path, cache: str) -> None:
+def test_a_second_launch_of_a_run_is_refused_and_a_dead_ones_lock_is_no_obstacle(
+    tmp_path: Path, cache: str
+) -> None:
     job = write_tiny(tmp_path)
     plant(job, "sleep", step=1, every_step=True, seconds=0.1)
     run = tmp_path / "runs" / "twice"
@@ -199,3 +214,60 @@ def test_data_that_is_swapped_during_the_run_is_noticed_at_the_resume(tmp_path: 
     assert "data" in caught.value.message
     (tmp_path / "ids.npy").write_bytes(kept)
     assert_same_bits(train(job, "swapped", resume=True), straight)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    if os.geteuid() != 0:
+        pytest.skip("a file system of 6 MB is mounted, which needs root")
+    place = tmp_path / "disk"
+    place.mkdir()
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=6m", "tmpfs", place], capture_output=True, text=True
+    )
+    if done.returncode:
+        pytest.skip(f"this kernel lets nobody mount a tmpfs here: {done.stderr.strip()}")
+    yield place
+    subprocess.run(["umount", place], check=True)
+
+
+@pytest.mark.drill(21)
+def test_a_disk_that_fills_up_in_a_run_ends_it_with_its_reason_and_its_last_save(
+    small_disk: Path, tmp_path: Path, cache: str
+) -> None:
+    job = write_tiny(tmp_path)
+    straight = train(job, "straight")
+    plant(job, "sleep", step=1, every_step=True, seconds=0.05)
+    there = {"run.root": str(small_disk / "runs")}
+    run = small_disk / "runs" / "full"
+    (small_disk / "fault.json").write_text((tmp_path / "fault.json").read_text())
+    filled: list[int] = []
+
+    def fill(row: dict[str, Any]) -> None:
+        if (
+            row["kind"] == "train"
+            and row["step"] >= 8
+            and not filled
+            and (run / "checkpoints/latest").exists()
+        ):
+            filled.append(row["step"])
+            with open(small_disk / "ballast", "wb") as ballast:
+                try:
+                    while ballast.write(b"x" * 4096):
+                        ballast.flush()
+                except OSError:
+                    pass
+
+    with pytest.raises(PacelineError) as caught:
+        train(job, "full", set=there, on_row=fill)
+    assert filled
+    assert caught.value.exit_code == Exit.STORE, caught.value
+    found = checkpoint.latest(run / "checkpoints")
+    assert found is not None
+    assert checkpoint.verify(found) == []
+    (small_disk / "ballast").unlink()
+    (small_disk / "fault.json").unlink()
+    resumed = train(job, "full", set=there, resume=True)
+    assert resumed.state == "done"
+    assert_same_bits(resumed, straight)
+    assert [p.name for p in (run / "checkpoints").iterdir() if p.name.startswith(".")] == []

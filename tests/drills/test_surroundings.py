@@ -38,7 +38,9 @@ def test_a_wrong_key_or_value_is_refused_with_what_was_meant(
         shown = value if not isinstance(value, str) else f'"{value}"'
         file.seek(0)
         file.truncate()
-        file.write("\n".join([*(line for line in text if not line.startswith(f"{key} =")), f"{key} = {shown}\n"]))
+        file.write(
+            "\n".join([*(line for line in text if not line.startswith(f"{key} =")), f"{key} = {shown}\n"])
+        )
     with pytest.raises(PacelineError) as caught:
         pl.train(job, layout="dp=2")
     assert caught.value.exit_code == Exit.USAGE
@@ -50,7 +52,8 @@ def test_a_wrong_key_or_value_is_refused_with_what_was_meant(
 
 @pytest.mark.drill(51)
 @pytest.mark.parametrize(
-    ("layout", "allowed"), [("tp=3", "tp = 1, 2, 4"), ("pp=5", "up to 4 stages"), ("dp=2,tp=3", "tp = 1, 2, 4")]
+    ("layout", "allowed"),
+    [("tp=3", "tp = 1, 2, 4"), ("pp=5", "up to 4 stages"), ("dp=2,tp=3", "tp = 1, 2, 4")],
 )
 def test_a_layout_that_cannot_be_is_refused_before_launch(
     layout: str, allowed: str, tmp_path: Path, cache: str
@@ -78,7 +81,9 @@ def test_what_another_launcher_left_behind_is_named_and_nobody_is_waited_for(
 
 @pytest.mark.drill(53)
 @pytest.mark.parametrize("ahead_s", [3600.0, -3600.0])
-def test_a_clock_that_is_wrong_and_jumps_changes_no_duration(ahead_s: float, tmp_path: Path, cache: str) -> None:
+def test_a_clock_that_is_wrong_and_jumps_changes_no_duration(
+    ahead_s: float, tmp_path: Path, cache: str
+) -> None:
     job = write_tiny(tmp_path)
     straight = train(job, "straight")
     for rank in (0, 1):
@@ -111,7 +116,14 @@ def test_locale_and_summer_time_change_no_number_and_no_name(tmp_path: Path, cac
     day, clock = soon.tm_yday - 1, time.strftime("%H:%M:%S", soon)
     for folder, more in (
         ("plain", {"LC_ALL": "C", "TZ": "UTC0"}),
-        ("other", {"LC_ALL": "tr_TR.UTF-8", "LANG": "tr_TR.UTF-8", "TZ": f"AAA0BBB,{day}/{clock},{day + 1}/{clock}"}),
+        (
+            "other",
+            {
+                "LC_ALL": "tr_TR.UTF-8",
+                "LANG": "tr_TR.UTF-8",
+                "TZ": f"AAA0BBB,{day}/{clock},{day + 1}/{clock}",
+            },
+        ),
     ):
         job = write_tiny(tmp_path / folder, train__steps="12")
         plant(job, "sleep", step=1, every_step=True, seconds=0.2)

@@ -48,6 +48,7 @@ def test_an_exception_is_the_cause_and_not_the_peers_that_lost_it(tmp_path: Path
     assert error.message.startswith("rank 1 on ")
 
 
+@pytest.mark.drill(5)
 @pytest.mark.parametrize("how", ["sleep", "freeze"])
 def test_a_hang_names_the_late_rank_the_collective_and_its_number(tmp_path: Path, how: str) -> None:
     error, seconds = _run(tmp_path, steps=10, at=3, rank=1, how=how, hang_timeout_s=4.0)
@@ -79,6 +80,7 @@ def test_a_rank_that_does_not_come_is_named(tmp_path: Path, absent: int) -> None
     assert error.message == f"rank {absent} did not come to the meeting"
 
 
+@pytest.mark.drill(14)
 def test_ranks_that_send_different_sizes_disagree(tmp_path: Path) -> None:
     """gloo aborts the process and says why in the log only."""
     with pytest.raises(Failed, match=r"ranks disagree in all_reduce #0 on world \(0,1\)") as caught:
@@ -95,6 +97,7 @@ def test_after_a_kill_the_next_attempt_starts_and_ends(tmp_path: Path) -> None:
     assert rank_log(tmp_path, 2).read_text().count("=== attempt") == 2
 
 
+@pytest.mark.drill(2)
 def test_a_killed_launcher_leaves_no_orphan(launched: list[Launched], tmp_path: Path) -> None:  # noqa: F811
     """The ranks are inside collectives and the forkserver is alive; nobody tells them but the kernel."""
     one = Launched(tmp_path, "collectives", 3, {"steps": 100_000, "pause": 0.01})
@@ -109,6 +112,7 @@ def test_a_killed_launcher_leaves_no_orphan(launched: list[Launched], tmp_path: 
     assert not left
 
 
+@pytest.mark.drill(2)
 def test_a_killed_launcher_takes_frozen_ranks_with_it(launched: list[Launched], tmp_path: Path) -> None:  # noqa: F811
     one = Launched(tmp_path, "until_stopped", 2, {})
     launched.append(one)

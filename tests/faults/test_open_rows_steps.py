@@ -111,6 +111,7 @@ def test_b036_a_window_longer_than_an_epoch_goes_on_into_the_next(tmp_path: Path
     assert np.bincount(used).tolist() == [8] * 24
 
 
+@pytest.mark.drill(45)
 def test_b006_a_rank_weighs_by_its_valid_tokens(ranks: RankPool) -> None:
     """15 and 1; and a rank without any. 16 and 16 of another batch, so that no divisor is the same twice."""
     arguments = given() | {"batches": [valid_in([15, 1]), valid_in([0, 3]), valid_in([16, 16])]}

@@ -57,6 +57,7 @@ def test_a_planted_sleep_comes_back_under_its_account(ledgers: tuple[RankLedger,
         assert found == pytest.approx(SLEEP_S, rel=TOLERANCE), f"rank {ledger.rank}"
 
 
+@pytest.mark.drill(11)
 def test_a_late_rank_is_idle_time_of_the_others_and_work_of_its_own(ledgers: tuple[RankLedger, ...]) -> None:
     waited = extra_s(ledgers[0], ("idle", "peer"), PLANTED["late"])
     worked = extra_s(ledgers[1], ("compute", "forward"), PLANTED["late"])

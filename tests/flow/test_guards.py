@@ -39,6 +39,7 @@ def refused(run: pl.Run, **changes: Any) -> PacelineError:
     return caught.value
 
 
+@pytest.mark.drill(34)
 def test_a_second_writer_is_refused_and_writes_nothing(done: pl.Run) -> None:
     before = contents(done)
     with Lock(done.folder):
@@ -66,6 +67,7 @@ def test_a_refused_resume_leaves_the_run_as_it_was(done: pl.Run, changes: dict[s
     assert done.state == "done"
 
 
+@pytest.mark.drill(48)
 def test_other_data_under_the_same_name_is_refused(done: pl.Run) -> None:
     text = done.path.parent.parent / "corpus/00.txt"
     kept = text.read_bytes()
@@ -109,6 +111,7 @@ def test_a_cache_that_cannot_be_written_is_refused_before_anything_is_measured(t
     assert "PACELINE_CACHE" in child.stderr
 
 
+@pytest.mark.drill(24)
 def test_a_run_goes_on_from_an_earlier_checkpoint_when_the_latest_is_damaged(tmp_path: Path) -> None:
     """The error says what to type, and what it says works."""
     job = write_job(tmp_path)

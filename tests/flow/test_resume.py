@@ -59,6 +59,7 @@ def kill_once(runs: Path, name: str, rank: int, at_step: int) -> Any:
     return on_row
 
 
+@pytest.mark.drill(1)
 @pytest.mark.parametrize("layout", ["dp=2", "dp=4", "fsdp=4:zero1", "dp=2,fsdp=2"])
 def test_a_killed_rank_changes_no_bit(folder: Path, layout: str) -> None:
     slug = pl.Layout.parse(layout).slug
@@ -102,6 +103,7 @@ def test_stopped_and_resumed_twice_in_one_epoch(folder: Path) -> None:
     assert np.array_equal(third.metrics()["lr"], straight.metrics()["lr"]), "the schedule goes on (B023)"
 
 
+@pytest.mark.drill(35)
 @pytest.mark.parametrize(("before", "after"), [("single", "fsdp=2"), ("fsdp=2:zero2", "dp=2")])
 def test_another_layout_goes_on_with_the_same_samples(folder: Path, before: str, after: str) -> None:
     straight = pl.train(folder / "exact.toml", layout="single", name=f"exact-{pl.Layout.parse(after).slug}")

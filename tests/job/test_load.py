@@ -212,6 +212,7 @@ BAD = [  # text of the job, key, line, what the repair says
 ]
 
 
+@pytest.mark.drill(49, 50)
 @pytest.mark.parametrize(("text", "key", "line", "use"), BAD)
 def test_errors_name_key_line_and_repair(write, text, key, line, use):
     error = refused(write(text))

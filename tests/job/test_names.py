@@ -71,6 +71,7 @@ def test_nearest(key, ours):
     assert nearest(key) == ours
 
 
+@pytest.mark.drill(49)
 @pytest.mark.parametrize("key", ["learning_rte", "optimizer.learning_rte", "train.learnin_rate"])
 def test_a_misspelt_name_of_another_tool(key):
     error = unknown(key, "3e-4", "job.toml:3")

@@ -54,6 +54,9 @@ def test_errors_of_every_kind_become_ours() -> None:
     ):
         told = _raised(error)
         assert (told.exit_code, told.use) == (23, "--layout fsdp=4,mbs=1")
+    full = _raised(OSError(28, "No space left on device"))
+    assert (full.exit_code, full.message) == (55, "rank 2 on n1 cannot write: No space left on device")
+    assert _raised(OSError(2, "No such file")).exit_code == 1
     lost = _raised(RuntimeError("Connection closed by peer [127.0.0.1]:1"))
     assert lost.exit_code == 58
 

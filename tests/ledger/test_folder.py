@@ -30,6 +30,7 @@ def make(root: Path, name: str, started_s: float, kind: str = "train") -> RunFol
     return folder
 
 
+@pytest.mark.drill(47)
 def test_names_count_up_and_ignore_case(tmp_path: Path) -> None:
     assert [create(tmp_path, name).name for name in ("lm", "lm", "LM")] == ["lm", "lm-2", "LM-3"]
 
@@ -39,6 +40,7 @@ def test_a_long_name_leaves_room_for_its_number(tmp_path: Path) -> None:
     assert create(tmp_path, "x" * 80).name == "x" * 78 + "-2"
 
 
+@pytest.mark.drill(47)
 @pytest.mark.parametrize(
     "name", ["", "a b", "a/b", "..", "x.", ".hidden", "-x", "con", "NUL.txt", "last", "é", "x" * 81, "a:b"]
 )
@@ -168,6 +170,7 @@ def test_disk_use_counts_a_linked_file_once(tmp_path: Path) -> None:
     assert folder.disk_bytes() == 1024
 
 
+@pytest.mark.drill(34)
 def test_a_second_process_is_refused_and_a_dead_holder_recognised(tmp_path: Path) -> None:
     folder = create(tmp_path, "r")
     code = (
@@ -204,6 +207,7 @@ def test_a_lock_that_was_torn_by_a_crash_holds_nobody_off(tmp_path: Path) -> Non
         Lock(folder).acquire().release()
 
 
+@pytest.mark.drill(34)
 def test_a_reused_process_number_does_not_hold_the_lock(tmp_path: Path) -> None:
     folder = create(tmp_path, "r")
     with Lock(folder):

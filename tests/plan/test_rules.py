@@ -151,6 +151,7 @@ def test_allowed_degrees_are_named() -> None:
     assert allowed("tp=6", few_keys) == "tp = 1, 2, 4, 12"  # 6 ranks share neither 4 keys nor their multiple
 
 
+@pytest.mark.drill(51)
 def test_the_error_of_tp_is_the_one_of_the_interface() -> None:
     with pytest.raises(Refused) as caught:
         check(Layout.parse("tp=3"), HOST)

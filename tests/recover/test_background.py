@@ -44,6 +44,7 @@ def names(folder: Path) -> list[str]:
     return sorted(p.name for p in folder.iterdir())
 
 
+@pytest.mark.drill(32)
 @pytest.mark.parametrize("layout", ["single", "dp=2", "fsdp=3", "dp=2,fsdp=2", "tp=2"])
 def test_what_is_saved_is_the_state_of_its_step(layout: str, ranks: RankPool, tmp_path: Path) -> None:
     """D32: training changes every value while they are written."""
@@ -65,6 +66,7 @@ def test_what_is_saved_is_the_state_of_its_step(layout: str, ranks: RankPool, tm
     assert checkpoint.latest(tmp_path) == tmp_path / "step-00000006"
 
 
+@pytest.mark.drill(31)
 def test_a_save_waits_for_the_one_before_it(tmp_path: Path) -> None:
     """D31: slower than the interval: never two at once, and each is whole."""
     background = saver(tmp_path, keep=9)
@@ -84,6 +86,7 @@ def test_a_save_waits_for_the_one_before_it(tmp_path: Path) -> None:
     background.close()
 
 
+@pytest.mark.drill(31)
 def test_the_memory_is_one_copy_however_many_saves(tmp_path: Path) -> None:
     background = saver(tmp_path, keep=1)
     sizes = []
@@ -98,6 +101,7 @@ def test_the_memory_is_one_copy_however_many_saves(tmp_path: Path) -> None:
     background.close()
 
 
+@pytest.mark.drill(30)
 def test_a_save_that_fails_is_told_by_the_next_call(tmp_path: Path) -> None:
     """D30: the folder's parent is gone."""
     background = saver(tmp_path / "run" / "checkpoints")
@@ -114,6 +118,7 @@ def test_a_save_that_fails_is_told_by_the_next_call(tmp_path: Path) -> None:
     background.close()
 
 
+@pytest.mark.drill(30)
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_writer_that_is_killed_ends_its_rank_and_leaves_the_last_save(
     rank: int, ranks: RankPool, tmp_path: Path

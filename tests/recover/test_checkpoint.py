@@ -52,14 +52,15 @@ def test_a_sound_checkpoint_has_no_problem(folder: Path) -> None:
     load_everything(folder)
 
 
+@pytest.mark.drill(23)
 def test_every_flipped_bit_is_found_and_its_file_named(folder: Path) -> None:
-    """160 random bits over all files, headers and ``latest`` included; each also stops a resume."""
+    """200 random bits over all files, headers and ``latest`` included; each also stops a resume."""
     step = folder / "step-00000004"
     files = [*sorted(step.iterdir()), folder / "latest"]
     assert len(files) == 4
     random.seed(1)
     tensors = set()
-    for number in range(160):
+    for number in range(200):
         path = files[number % len(files)]
         good = path.read_bytes()
         bit = random.randrange(len(good) * 8)
@@ -80,6 +81,7 @@ def test_every_flipped_bit_is_found_and_its_file_named(folder: Path) -> None:
     load_everything(folder)
 
 
+@pytest.mark.drill(24)
 @pytest.mark.parametrize("cut", [1, 9, None])
 @pytest.mark.parametrize("name", ["rank-00001.safetensors", "manifest.json"])
 def test_a_truncated_file(name: str, cut: int | None, folder: Path) -> None:
@@ -117,11 +119,28 @@ def replaced_by_a_folder(step: Path) -> None:
     (step / "rank-00001.safetensors").mkdir()
 
 
-@pytest.mark.parametrize("harm", [swap, stale, missing, linked, replaced_by_a_folder])
+def both_missing(step: Path) -> None:
+    missing(step)
+    (step / "rank-00000.safetensors").unlink()
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        pytest.param(swap, marks=pytest.mark.drill(25)),
+        pytest.param(stale, marks=pytest.mark.drill(26)),
+        pytest.param(missing, marks=pytest.mark.drill(20, 27)),
+        pytest.param(both_missing, marks=pytest.mark.drill(27)),
+        pytest.param(linked, marks=pytest.mark.drill(57)),
+        replaced_by_a_folder,
+    ],
+)
 def test_files_that_are_not_the_ones_written(harm: Callable[[Path], None], folder: Path) -> None:
     harm(folder / "step-00000004")
     problems = checkpoint.verify(folder / "step-00000004")
     assert "rank-00001.safetensors" in {p.file for p in problems}
+    if harm in (swap, both_missing):
+        assert "rank-00000.safetensors" in {p.file for p in problems}
     with pytest.raises(Failed) as caught:
         load_everything(folder)
     assert ".safetensors" in caught.value.message
@@ -211,6 +230,7 @@ def test_when_all_is_damaged_it_says_so(tmp_path: Path) -> None:
     assert "no other checkpoint here is good" in caught.value.use
 
 
+@pytest.mark.drill(38)
 def test_a_newer_format_names_the_version_that_reads_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -281,6 +301,7 @@ LIES: dict[str, tuple[Callable[[dict[str, Any]], None], str]] = {
 }  # fmt: skip
 
 
+@pytest.mark.drill(57, 58)
 @pytest.mark.parametrize("name", LIES)
 def test_a_manifest_that_lies_is_refused(name: str, tmp_path: Path) -> None:
     (tmp_path / "secret.safetensors").write_bytes(b"secret")
@@ -293,6 +314,7 @@ def test_a_manifest_that_lies_is_refused(name: str, tmp_path: Path) -> None:
     assert checkpoint.verify(step)
 
 
+@pytest.mark.drill(57)
 def test_a_step_folder_that_is_a_link_is_no_checkpoint(tmp_path: Path) -> None:
     put(tmp_path / "elsewhere", 7)
     put(tmp_path / "c", 1)
@@ -303,6 +325,7 @@ def test_a_step_folder_that_is_a_link_is_no_checkpoint(tmp_path: Path) -> None:
     assert [r["step"] for r in checkpoint.list_checkpoints(tmp_path / "c")] == [1]
 
 
+@pytest.mark.drill(57)
 @pytest.mark.parametrize(
     "text", ["../../elsewhere/step-00000007 " + "0" * 32 + "\n", "step-00000001\n", "", "\0" * 50]
 )
@@ -315,6 +338,7 @@ def test_latest_that_is_not_a_name(text: str, tmp_path: Path) -> None:
     assert "@1" in caught.value.use
 
 
+@pytest.mark.drill(56)
 def test_no_pickle_is_ever_read(tmp_path: Path) -> None:
     """A file that would run code when unpickled is refused by format, in each place that is read."""
     import pickle

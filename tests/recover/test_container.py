@@ -98,6 +98,7 @@ LIES: dict[str, tuple[Any, bytes, int | None, str]] = {
 }
 
 
+@pytest.mark.drill(58)
 @pytest.mark.parametrize("name", LIES)
 def test_a_lying_header_is_refused(name: str, tmp_path: Path) -> None:
     header, data, length, told = LIES[name]

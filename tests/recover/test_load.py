@@ -80,6 +80,7 @@ def _on(ranks: RankPool, where: str, case: str, **options: object) -> list:
     return ranks(size).run(f"{CASES}:{case}", **options)
 
 
+@pytest.mark.drill(37)
 def test_missing_unexpected_and_misshapen_are_all_named(tmp_path: Path) -> None:
     run = Run(None, "single")
     run.save(tmp_path, 1)
@@ -102,6 +103,7 @@ def test_missing_unexpected_and_misshapen_are_all_named(tmp_path: Path) -> None:
         assert line in caught.value.seen
 
 
+@pytest.mark.drill(37)
 def test_a_refused_load_changes_nothing(tmp_path: Path) -> None:
     run = Run(None, "single")
     run.save(tmp_path, 1)

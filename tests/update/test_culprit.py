@@ -9,6 +9,7 @@ from tests.pool import RankPool
 CASES = "tests.update.culprit_cases"
 
 
+@pytest.mark.drill(39)
 @pytest.mark.parametrize(
     ("layout", "poison", "told"),
     [

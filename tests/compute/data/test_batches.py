@@ -169,6 +169,7 @@ def test_the_divisor_counts_valid_tokens_of_all_ranks(tmp_path: Path, prepared_o
     assert {plan.global_valid_tokens(0) for plan in plans} == {16}
 
 
+@pytest.mark.drill(43)
 def test_fewer_rows_than_ranks_is_refused(tmp_path: Path, prepared_of: Make) -> None:
     """B138: three samples on four ranks."""
     three = packed_of(tmp_path, prepared_of, rows=3)

@@ -69,6 +69,7 @@ ROWS = [
 ]
 
 
+@pytest.mark.drill(42)
 @pytest.mark.parametrize(("row", "what"), ROWS)
 def test_a_bad_row_stops_with_file_and_line_or_is_skipped_and_counted(
     tmp_path: Path, row: bytes, what: str
@@ -110,6 +111,7 @@ def test_ids_are_split_at_the_end_of_documents(tmp_path: Path, dtype: str) -> No
     assert [d.offset for d in documents] == [0, 3, 5]
 
 
+@pytest.mark.drill(44)
 def test_an_id_outside_the_vocabulary_names_file_and_index(tmp_path: Path) -> None:
     path = tmp_path / "ids.npy"
     ids = np.zeros(1000, np.int64)
@@ -133,6 +135,7 @@ def test_what_is_no_array_of_ids_is_refused(tmp_path: Path, array: np.ndarray) -
     assert caught.value.exit_code == Exit.DATA
 
 
+@pytest.mark.drill(56)
 def test_a_pickle_in_npy_and_a_torn_file_are_refused(tmp_path: Path) -> None:
     np.save(tmp_path / "o.npy", np.array([{}], object), allow_pickle=True)
     with pytest.raises(Refused):
