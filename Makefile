@@ -4,6 +4,7 @@
 # make plan-accuracy  predictions against published runs, by source; exit 1 when a bar is missed
 # make plan-local   local layouts predicted, then run: error and order
 # make plan-memory    the planner's memory against the dry run of the real code; exit 1 when a layout is beyond 3 %
+# make drills  every fault drill, slow ones too; writes the table docs/drills.md; exit 1 when one fails
 # make bench   ratios against the shortest hand-written loop, and of start-up; the dry run at full depth
 # Each sets up .venv first; PYTHON chooses the interpreter (3.11 or later).
 
@@ -12,7 +13,7 @@ BIN := .venv/bin
 JOBS ?= 2
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test lint prove bench plan-accuracy plan-local plan-memory clean
+.PHONY: demo test lint prove drills bench plan-accuracy plan-local plan-memory clean
 
 .venv/.run: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Paceline needs Python 3.11 or later: make PYTHON=python3.12 ...")'
@@ -42,6 +43,9 @@ test: lint
 prove: .venv/.dev
 	$(BIN)/python -m tests.prove.matrix
 	$(BIN)/python -m pytest -m proof
+
+drills: .venv/.dev
+	$(BIN)/python -m tests.drills.table
 
 bench: .venv/.dev
 	$(BIN)/python benchmarks/step_overhead.py

@@ -152,6 +152,25 @@ def children_of(pid: int) -> list[int]:
     return found
 
 
+def sockets_of(pids: list[int]) -> set[str]:
+    """The kernel's numbers of every socket that these processes have open."""
+    found = set()
+    for pid in pids:
+        try:
+            links = [os.readlink(link) for link in Path(f"/proc/{pid}/fd").iterdir()]
+        except OSError:
+            continue
+        found.update(link[8:-1] for link in links if link.startswith("socket:["))
+    return found
+
+
+def ports(sockets: set[str]) -> list[str]:
+    """The ports on which one of these sockets listens now."""
+    tables = [Path(f"/proc/net/{table}").read_text().splitlines()[1:] for table in ("tcp", "tcp6")]
+    lines = [line.split() for table in tables for line in table]
+    return [fields[1] for fields in lines if fields[3] == "0A" and fields[9] in sockets]
+
+
 def wait_for(true: Callable[[], Any], limit_s: float = 60.0) -> None:
     until = time.monotonic() + limit_s
     while not true():

@@ -61,6 +61,7 @@ def test_ranks_that_disagree_about_a_collective_end_before_its_result_is_used(
     assert not list(tmp_path.glob("used-*"))
 
 
+@pytest.mark.slow_drill
 @pytest.mark.drill(14)
 def test_a_rank_of_a_run_that_leaves_out_a_reduction_does_not_train_on(tmp_path: Path, cache: str) -> None:
     job = write_tiny(tmp_path, restart__hang_timeout='"4s"', restart__max="0")

@@ -26,7 +26,9 @@ from tests.drills.small import (
     last_step,
     pids_of,
     plant,
+    ports,
     seconds_lost,
+    sockets_of,
     steps_lost,
     train,
     wait_for,
@@ -90,8 +92,11 @@ def test_a_killed_launcher_leaves_no_process_and_the_next_launch_resumes(
         wait_for(lambda: last_step(run) >= 12)
         below = children_of(one.process.pid)
         assert set(pids_of(run)) < set(below), "more than the ranks: the forkserver, and those that write"
+        sockets = sockets_of([one.process.pid, *below])
+        assert ports(sockets), "the meeting has a port"
         one.signal(signal.SIGKILL)
         assert gone(below) == []
+        assert ports(sockets) == []
     was_at = last_step(run)
     assert was_at < STEPS
     (tmp_path / "fault.json").unlink()
@@ -121,6 +126,7 @@ def test_a_preempted_run_saves_the_step_it_is_in(straight: pl.Run, tmp_path: Pat
     assert_same_bits(train(job, "notice", resume=True), straight)
 
 
+@pytest.mark.slow_drill
 @pytest.mark.drill(3)
 def test_a_grace_that_is_too_short_leaves_the_last_save(tmp_path: Path, cache: str) -> None:
     """The save after the notice takes 0.2 s a file and more; the kill comes before it ends."""
@@ -143,6 +149,7 @@ def test_a_grace_that_is_too_short_leaves_the_last_save(tmp_path: Path, cache: s
     assert checkpoint.verify(found) == []
 
 
+@pytest.mark.slow_drill
 @pytest.mark.drill(4)
 def test_two_notices_during_a_save_never_leave_half_of_one(tmp_path: Path, cache: str) -> None:
     """The second signal leaves at once, 0.2 s after the first; the writer is in the middle of a save."""
@@ -155,6 +162,8 @@ def test_two_notices_during_a_save_never_leave_half_of_one(tmp_path: Path, cache
         below = children_of(one.process.pid)
         one.signal(signal.SIGTERM)
         time.sleep(0.2)
+        under_way = {p.name[:14] for p in (run / "checkpoints").iterdir() if p.name.startswith(".step-")}
+        assert len(under_way) == 1, "one save, and it is not done"
         one.signal(signal.SIGTERM)
         code, _, err = one.end(10)
         assert code == 143, err

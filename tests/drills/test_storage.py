@@ -231,6 +231,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", place], check=True)
 
 
+@pytest.mark.slow_drill
 @pytest.mark.drill(21)
 def test_a_disk_that_fills_up_in_a_run_ends_it_with_its_reason_and_its_last_save(
     small_disk: Path, tmp_path: Path, cache: str

@@ -66,7 +66,7 @@ def test_a_layout_that_cannot_be_is_refused_before_launch(
 
 
 @pytest.mark.drill(52)
-@pytest.mark.parametrize("layout", ["single", "dp=2"])
+@pytest.mark.parametrize("layout", [pytest.param("single", marks=pytest.mark.slow_drill), "dp=2"])
 def test_what_another_launcher_left_behind_is_named_and_nobody_is_waited_for(
     layout: str, tmp_path: Path, cache: str
 ) -> None:
@@ -80,7 +80,7 @@ def test_what_another_launcher_left_behind_is_named_and_nobody_is_waited_for(
 
 
 @pytest.mark.drill(53)
-@pytest.mark.parametrize("ahead_s", [3600.0, -3600.0])
+@pytest.mark.parametrize("ahead_s", [3600.0, pytest.param(-3600.0, marks=pytest.mark.slow_drill)])
 def test_a_clock_that_is_wrong_and_jumps_changes_no_duration(
     ahead_s: float, tmp_path: Path, cache: str
 ) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from paceline.deliver.wire.slot import LastCall
-from paceline.launch.cause import Cause, first_cause, from_death, from_exception, from_hang
+from paceline.launch.cause import Cause, first_cause, from_death, from_early_end, from_exception, from_hang
 from paceline.ledger.outcome import Exit, Failed, PacelineError, Refused
 
 
@@ -104,3 +104,14 @@ def test_ranks_in_two_different_collectives_and_in_none() -> None:
     assert crossed.message.endswith("waiting for rank 1")
     nobody = from_hang([LastCall(0), LastCall(1)], 10, 5)
     assert nobody.message == "every rank stands still: no collective is open"
+
+
+def test_a_rank_that_has_ended_while_others_wait_made_fewer_calls() -> None:
+    lost = _failed(Exit.RANK_DIED)
+    ended = LastCall(1, 5, 8, "all_reduce", "dp", "0-2", False)
+    waiting = [LastCall(r, 5, 9, "all_reduce", "dp", "0-2", True) for r in (0, 2)]
+    told = from_early_end([1], [waiting[0], ended, waiting[1]], lost)
+    assert told.exit_code == Exit.DISAGREE
+    assert told.message == "rank 1 has ended, and others wait for it in all_reduce #9 on dp (0-2), step 5"
+    assert told.seen.splitlines()[0].startswith("rank 1: after all_reduce #8")
+    assert from_early_end([1], [ended], lost) is lost, "nobody waits: the slots know no better"
