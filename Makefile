@@ -4,7 +4,7 @@
 # make plan-accuracy  predictions against published runs, by source; exit 1 when a bar is missed
 # make plan-local   local layouts predicted, then run: error and order
 # make plan-memory    the planner's memory against the dry run of the real code; exit 1 when a layout is beyond 3 %
-# make drills  every fault drill, slow ones too; writes the table docs/drills.md; exit 1 when one fails
+# make drills  every fault drill, slow ones too; writes the table docs/drills.md; exit 1 when one fails that is not known to
 # make bench   ratios against the shortest hand-written loop, and of start-up; the dry run at full depth
 # Each sets up .venv first; PYTHON chooses the interpreter (3.11 or later).
 

@@ -2,7 +2,8 @@
 
     python -m tests.drills.table [--dry]
 
-Exit code 1 when a drill failed. A test that is known to fail (strict ``xfail``) is written as failing, with its reason.
+A test that is known to fail (strict ``xfail``) is written as failing, with its reason; exit
+code 1 when another one fails.
 """
 
 from __future__ import annotations

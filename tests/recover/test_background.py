@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import random
+import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -129,6 +132,32 @@ def test_a_writer_that_is_killed_ends_its_rank_and_leaves_the_last_save(
     assert errors[1 - rank] == {}
     assert checkpoint.latest(tmp_path) == tmp_path / "step-00000001"
     assert checkpoint.verify(tmp_path / "step-00000001") == []
+
+
+@pytest.mark.drill(19)
+def test_a_writer_killed_at_any_instant_leaves_the_last_save_and_its_rest_is_removed(tmp_path: Path) -> None:
+    random.seed(7)
+    torn = 0
+    for step in range(1, 21):
+        background = saver(tmp_path, attempt=step)
+        background.start(state_of(step, 500_000))
+        background.begin(state_of(step, 500_000))
+        time.sleep(random.random() * 0.03)
+        os.kill(processes(background), signal.SIGKILL)
+        with suppress(Failed):  # the save had ended before the kill, or it is told
+            background.wait()
+        background.close()
+        torn += any(name.startswith(".step-") for name in names(tmp_path))
+        if (found := checkpoint.latest(tmp_path)) is not None:
+            assert checkpoint.verify(found) == []
+            assert len(set(read_whole(found)["w"].tolist())) == 1
+    assert torn > 5, "the kills did not fall into saves"
+    last = saver(tmp_path, attempt=21)
+    last.begin(state_of(30))
+    last.wait()
+    last.close()
+    assert checkpoint.latest(tmp_path) == tmp_path / "step-00000030"
+    assert not [name for name in names(tmp_path) if name.startswith(".")]
 
 
 @pytest.mark.parametrize("rank", [0, 1])
