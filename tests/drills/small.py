@@ -101,6 +101,11 @@ def _attempts(run: Path) -> dict[int, list[tuple[int, float]]]:
     return found
 
 
+def steps_done(run: Path) -> int:
+    """The last step that rank 0 finished; rows of ``metrics.jsonl`` come a step later than the ledger's lines."""
+    return max(step for lines in _attempts(run).values() for step, _ in lines)
+
+
 def steps_lost(run: Path) -> int:
     """Steps begun more than once, by the ledger: those finished since the checkpoint, and the one that broke."""
     by_attempt = _attempts(run)

@@ -162,7 +162,11 @@ def test_two_notices_during_a_save_never_leave_half_of_one(tmp_path: Path, cache
         below = children_of(one.process.pid)
         one.signal(signal.SIGTERM)
         time.sleep(0.2)
-        under_way = {p.name[:14] for p in (run / "checkpoints").iterdir() if p.name.startswith(".step-")}
+        hidden = (
+            run / "checkpoints"
+        ).glob  # between two saves there is none: the signal has to fall into one
+        wait_for(lambda: list(hidden(".step-*")), 20)
+        under_way = {p.name[:14] for p in hidden(".step-*")}
         assert len(under_way) == 1, "one save, and it is not done"
         one.signal(signal.SIGTERM)
         code, _, err = one.end(10)
