@@ -30,7 +30,8 @@ def calibrate_from(words: Sequence[str], out: str | None, say: Callable[[str, st
         say: a line for each run.
 
     Returns:
-        ``precision``, ``factors`` and ``spread`` by part, ``runs``, ``steps`` and ``file``.
+        ``precision``, ``factors`` and ``spread`` by part, ``runs``, ``left_out`` (by run and part, why it taught
+        nothing) and ``file``.
 
     Raises:
         Refused: 2, no run, runs of several precisions, or one of fewer than ``WARM + LEAST_STEPS`` steps; 13, a CPU
@@ -61,12 +62,15 @@ def calibrate_from(words: Sequence[str], out: str | None, say: Callable[[str, st
             use="--out lab.toml",
         )
     found: dict[str, dict[str, float]] = {}
+    without: dict[str, dict[str, str]] = {}
     precisions: set[str] = set()
     for run in find_runs(words):
-        precision, factors, steps = _of_run(run, cluster, measured, say)
+        precision, factors, nothing, steps = _of_run(run, cluster, measured)
         precisions.add(precision)
-        found[_id(run)] = factors
+        found[_id(run)], without[_id(run)] = factors, nothing
         say("run", f"{run.path}: {many(steps, 'step')} of {run.layout}, {_told(factors)}")
+        for part, why in nothing.items():
+            say("left out", f"{part}: {why}")
     if len(precisions) != 1:
         raise Refused(
             "the runs have several precisions",
@@ -82,7 +86,7 @@ def calibrate_from(words: Sequence[str], out: str | None, say: Callable[[str, st
         _into_cache(rows)
     if file is not None:
         write_cluster(file, cluster, rows)
-    return correction.to_dict() | {"file": str(file) if file else None}
+    return correction.to_dict() | {"left_out": without, "file": str(file) if file else None}
 
 
 def _id(run: Run) -> str:
@@ -94,16 +98,19 @@ def _told(factors: Mapping[str, float]) -> str:
 
 
 def _of_run(
-    run: Run, cluster: Cluster, measured: Measured | None, say: Callable[[str, str], None]
-) -> tuple[str, dict[str, float], int]:
-    """Precision, factors by part and steps of a run; priced by this planner, not by the one of its day."""
+    run: Run, cluster: Cluster, measured: Measured | None
+) -> tuple[str, dict[str, float], dict[str, str], int]:
+    """Precision, factors by part, why other parts have none, and steps of a run.
+
+    It is priced by this planner, not by the one of its day.
+    """
     from dataclasses import replace
 
     from paceline.ledger import records
     from paceline.ledger.accounts import read_ranks, split_waits
     from paceline.plan.chance import PARTS
     from paceline.plan.search import plan
-    from paceline.plan.speed.corrected import beyond, factors_of
+    from paceline.plan.speed.corrected import factors_of, left_out
 
     refuse_other_machine(run, cluster)
     record = records.read(run.folder, 2)
@@ -128,9 +135,7 @@ def _of_run(
         vocab_size=int(widths["vocab_size"]),
     ).best.terms
     prices = {part: priced[f"{part}_s"] for part in PARTS}
-    for part, factor in beyond(prices, measured_s).items():
-        say("left out", f"{part}: {factor:.3g} times its price is no rate of this machine")
-    return precision, factors_of(prices, measured_s), steps
+    return precision, factors_of(prices, measured_s), left_out(prices, measured_s), steps
 
 
 def refuse_other_machine(run: Run, cluster: Cluster) -> None:

@@ -75,7 +75,9 @@ def test_several_runs_say_how_far_apart_they_are(
     found = json.loads(done.out)["result"]
     assert len(found["runs"]) == 2
     assert found["spread"]["compute"] >= 0
-    assert "deliver" in found["factors"]  # of the two only dp=2 has messages
+    # of the two only dp=2 has messages; where a busy machine makes their time no rate, that is said
+    told = any("deliver" in parts for parts in found["left_out"].values())
+    assert ("deliver" in found["factors"]) != told
     assert "deliver" not in found["spread"]
     here, there = pl.plan(runs / "job.toml"), pl.plan(runs / "job.toml", cluster=str(out))
     assert there.best.step_s == here.best.step_s

@@ -57,14 +57,25 @@ def factors_of(priced: Mapping[str, float], measured: Mapping[str, float]) -> di
 
     A factor is a rate's. Where a part is priced at next to nothing and takes time (an optimizer over a few thousand
     parameters), that time is a fixed cost, which a larger job does not pay so many times over; and ten times the price
-    is no rate of the same machine (:func:`beyond`). Both teach nothing.
+    is no rate of the same machine (:func:`left_out` says which). Both teach nothing.
     """
     return {part: factor for part, factor in _ratios(priced, measured).items() if _believed(factor)}
 
 
-def beyond(priced: Mapping[str, float], measured: Mapping[str, float]) -> dict[str, float]:
-    """The factors that are not believed."""
-    return {part: factor for part, factor in _ratios(priced, measured).items() if not _believed(factor)}
+def left_out(priced: Mapping[str, float], measured: Mapping[str, float]) -> dict[str, str]:
+    """By part that took time and teaches nothing: why."""
+    ratios, whole = _ratios(priced, measured), sum(priced.values())
+    found = {}
+    for part in PARTS:
+        if measured.get(part, 0.0) <= 0 or _believed(ratios.get(part, math.inf)):
+            continue
+        if part in ratios:
+            found[part] = f"{ratios[part]:.3g} times its price is no rate of this machine"
+        else:
+            found[part] = (
+                f"priced at {priced.get(part, 0.0) / whole:.2%} of a step, too little to tell a rate"
+            )
+    return found
 
 
 def _ratios(priced: Mapping[str, float], measured: Mapping[str, float]) -> dict[str, float]:

@@ -10,7 +10,7 @@ from paceline.plan.cost.step import estimate
 from paceline.plan.cost.terms import Work
 from paceline.plan.layout import Layout
 from paceline.plan.search import speeds_of
-from paceline.plan.speed.corrected import CorrectedSpeeds, Correction, beyond, factors_of, joined, read
+from paceline.plan.speed.corrected import CorrectedSpeeds, Correction, factors_of, joined, left_out, read
 from tests.tiny import tiny_widths
 
 PRICED = {"compute": 1.0, "deliver": 0.2, "update": 0.1, "host": 0.05, "idle": 0.0}
@@ -47,6 +47,9 @@ def test_a_part_that_is_hardly_there_has_no_factor() -> None:
     assert "host" not in factors_of(PRICED | {"host": 0.001}, measured | {"host": 0.5}), (
         "a fixed cost, not a rate"
     )
+    said = left_out(PRICED | {"host": 0.001}, measured | {"host": 0.5})
+    assert set(said) == {"host", "idle"}  # idle is priced at nothing
+    assert "of a step, too little to tell a rate" in said["host"]
 
 
 @pytest.mark.parametrize("times", [10.5, 1e12, 0.09, 1e-6])
@@ -54,7 +57,7 @@ def test_ten_times_the_price_is_no_rate(times: float) -> None:
     """Said, and not learnt as ten."""
     measured = PRICED | {"compute": times * PRICED["compute"]}
     assert "compute" not in factors_of(PRICED, measured)
-    assert beyond(PRICED, measured) == pytest.approx({"compute": times})
+    assert left_out(PRICED, measured)["compute"] == f"{times:.3g} times its price is no rate of this machine"
     assert "update" in factors_of(PRICED, measured)
 
 
