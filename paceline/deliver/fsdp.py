@@ -22,10 +22,11 @@ such rank they stay whole and FSDP2 leaves them alone.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import Shard
@@ -71,6 +72,26 @@ def apply(parts: Sequence[Part], mesh: Mesh, precision: Precision) -> Delivery:
             shard.reshard()
 
     return Delivery(roots, roots, before, settle)
+
+
+@dataclass
+class Gathered:
+    """The memory of a shard as FSDP2 gathers from it: flat, and padded to the length of the longest shard."""
+
+    _param: Any
+
+    @property
+    def flat(self) -> Tensor:
+        """One dim; its first elements are the shard's."""
+        flat: Tensor = self._param._sharded_param_data
+        return flat
+
+
+def gathered_from(models: Sequence[nn.Module]) -> dict[int, Gathered]:
+    """id of each sharded parameter → the memory that it shares with what is gathered from it."""
+    units = [m for model in models for m in model.modules() if isinstance(m, FSDPModule)]
+    groups = [group for unit in units for group in unit._get_fsdp_state()._fsdp_param_groups]
+    return {id(one.sharded_param): Gathered(one) for group in groups for one in group.fsdp_params}
 
 
 def _accumulate_alike(shard: FSDPModule) -> None:

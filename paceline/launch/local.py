@@ -13,7 +13,7 @@ import json
 import socket
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
@@ -60,6 +60,7 @@ def run_ranks(
     on_message: OnMessage = _ignore,
     stop: Stop = _never,
     attempt: int = 0,
+    before_end: Callable[[dict[int, int]], None] = lambda pids: None,
 ) -> list[dict[str, Any]]:
     """Runs ``world_size`` processes of ``entry`` on this host and returns their results by rank.
 
@@ -76,6 +77,8 @@ def run_ranks(
             each text once, with ``host:rank|`` in front.
         stop: polled ten times a second; a reason makes every rank's own ``stop`` return it.
         attempt: 0, or the number of the restart.
+        before_end: called when the ranks have failed, with those that still live (rank → process), before these are
+            ended.
 
     Raises:
         PacelineError: the first cause. 58 a rank died, 31 hung, 30 missing at the meeting, 23 out of memory,
@@ -109,6 +112,9 @@ def run_ranks(
                 for rank in range(world_size):
                     ranks.append(_start(place.at(rank), listener, entry, json.dumps(payload), logs))
             return Watch(ranks, host, slots, hang_timeout_s, on_message, stopper).run()
+        except PacelineError:
+            before_end(_living(ranks))
+            raise
         finally:
             for member in ranks:
                 member.process.kill()
@@ -156,6 +162,11 @@ def run_here(
                 if isinstance(error, PacelineError):
                     raise
                 raise told from error
+
+
+def _living(ranks: Sequence[_Started]) -> dict[int, int]:
+    pids = {rank: member.process.pid for rank, member in enumerate(ranks) if member.process.is_alive()}
+    return {rank: pid for rank, pid in pids.items() if pid is not None}
 
 
 @dataclass

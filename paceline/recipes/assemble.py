@@ -90,6 +90,10 @@ class Assembly:
     def load(self, state: TrainState) -> None:
         """Put what was read into :meth:`state` back where it belongs."""
         apply(state, self.models, self.optimizer)
+        self.follow()
+
+    def follow(self) -> None:
+        """A second copy of a weight on this rank takes the first one's values."""
         follow(self.twins)
 
     def passes(self, ledger: Ledger) -> Passes:
@@ -189,6 +193,11 @@ def fill(models: Sequence[Decoder], held: dict[str, Held], device: Device, seed:
             part = slice_of(parameter.detach(), held[name])
             rule = fill_rule(name, model.widths)
             fill_slice(part.local, rule, seed=seed, name=name, shape=part.shape, offsets=part.starts)
+
+
+def unfilled(models: Sequence[Decoder], held: dict[str, Held], device: Device, seed: int) -> None:
+    """Memory only: every value is about to be read from a checkpoint, or is in the memory that the state goes on in."""
+    allocate(models, device)
 
 
 def allocate(models: Sequence[Decoder], device: Device) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 from paceline.job import Job
 from paceline.ledger.folder import RunFolder
 from paceline.plan.layout import Layout
+from paceline.recover.live.alive import Alive
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,7 @@ class Brief:
         usd_per_device_hour: price, None where there is none.
         identity: hashes and ids that a checkpoint carries: run_id, job_hash, data_hash, tokenizer_hash, code_hash.
         timed: only the time of its steps is wanted: nothing is evaluated or saved.
+        alive: memory that outlives the ranks, for their state; None for none.
     """
 
     job: Job
@@ -45,6 +47,7 @@ class Brief:
     usd_per_device_hour: float | None = None
     identity: Mapping[str, str] = field(default_factory=dict)
     timed: bool = False
+    alive: Alive | None = None
 
     def payload(self) -> dict[str, Any]:
         """As JSON values."""
@@ -62,12 +65,13 @@ class Brief:
             "usd_per_device_hour": self.usd_per_device_hour,
             "identity": dict(self.identity),
             "timed": self.timed,
+            "alive": None if self.alive is None else self.alive.to_dict(),
         }
 
     @classmethod
     def read(cls, payload: Mapping[str, Any]) -> Brief:
         """What :meth:`payload` wrote."""
-        resume = payload["resume"]
+        resume, alive = payload["resume"], payload["alive"]
         return cls(
             job=Job(**payload["job"]),
             layout=Layout.parse(payload["layout"]),
@@ -82,4 +86,5 @@ class Brief:
             usd_per_device_hour=payload["usd_per_device_hour"],
             identity=payload["identity"],
             timed=payload["timed"],
+            alive=None if alive is None else Alive.read(alive),
         )

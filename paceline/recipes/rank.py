@@ -20,18 +20,21 @@ from paceline.deliver.wire.record import CallRecorder
 from paceline.deliver.wire.slot import Slot
 from paceline.deliver.wire.world import World, open_world
 from paceline.ledger.manifest import count_eval_read
-from paceline.ledger.metrics import MetricsWriter
+from paceline.ledger.metrics import MetricsWriter, last_row
 from paceline.ledger.outcome import Exit, Failed
 from paceline.ledger.spans import Ledger
 from paceline.recipes import phases
-from paceline.recipes.assemble import Assembly, assemble
+from paceline.recipes.assemble import Assembly, assemble, unfilled
 from paceline.recipes.brief import Brief
 from paceline.recipes.evaluate import held_out_loss
 from paceline.recipes.feed import Feed, MicroBatch
 from paceline.recipes.keeper import Keeper, resume, steps_of
 from paceline.recipes.place import Emit, Place, Stop
+from paceline.recipes.shared_state import Memory
+from paceline.recover.live.commit import SharedCommit
 from paceline.recover.write import Saved
 from paceline.update.due import Due
+from paceline.update.every_step import Counts, StepResult
 from paceline.update.loop import End, Hooks, train
 from paceline.update.schedule import Schedule, as_steps
 from paceline.update.telemetry import RunFacts, Telemetry
@@ -50,8 +53,15 @@ class _Rank:
     built: Assembly
     schedule: Schedule
     keeper: Keeper
+    commit: SharedCommit | None
     telemetry: Telemetry
     report: Callable[[dict[str, Any]], None]
+
+    @property
+    def pending(self) -> bool:
+        """Whether what follows the step at the start (an evaluation, a save) may not have been done."""
+        alive = self.brief.alive
+        return alive is not None and alive.pending
 
     @property
     def first(self) -> bool:
@@ -84,7 +94,7 @@ def run(payload: dict[str, Any], place: Place, emit: Emit, stop: Stop) -> dict[s
         recorder = CallRecorder(ledger, None if place.slot is None else Slot(place.slot, place.rank))
         if place.world_size > 1:
             world = open_world(place, device.kind, recorder, place.timeout_s)
-        rank = _assemble(brief, place.rank, device, world, ledger, recorder, emit, began)
+        rank = _assemble(brief, place.rank, device, world, ledger, recorder, emit, place.timeout_s, began)
         end = _train(rank, _or_out_of_time(stop, brief, began))
         return _finish(rank, end)
     finally:
@@ -104,6 +114,7 @@ def _assemble(
     ledger: Ledger,
     recorder: CallRecorder,
     emit: Emit,
+    timeout_s: float,
     began: float,
 ) -> _Rank:
     job = brief.job
@@ -112,8 +123,11 @@ def _assemble(
     if number == 0:
         phases.check_plan(brief, prepared.vocab)
     feed = Feed(job, prepared, mesh, device, brief.layout.mbs)
-    built = assemble(job, job.model.widths(prepared.vocab), brief.precision, mesh, device)
-    scalars = resume(brief, built, mesh.everyone, device)
+    again = brief.resume is not None or (brief.alive is not None and brief.alive.step is not None)
+    built = assemble(
+        job, job.model.widths(prepared.vocab), brief.precision, mesh, device, unfilled if again else None
+    )
+    scalars, commit = _state(brief, built, mesh, device, feed, recorder, timeout_s)
     start = int(scalars.get("step", 0))
     feed.start_at(start, int(scalars.get("position", 0)))
     schedule = _schedule(brief, feed)
@@ -137,8 +151,11 @@ def _assemble(
         tokens=float(scalars.get("tokens", 0)),
         samples=float(scalars.get("samples", 0)),
     )
-    rank = _Rank(brief, mesh, device, ledger, recorder, feed, built, schedule, keeper, telemetry, report)
+    rank = _Rank(
+        brief, mesh, device, ledger, recorder, feed, built, schedule, keeper, commit, telemetry, report
+    )
     if rank.first:
+        _tell_finished(rank)
         emit({"kind": "start", "step": start, "steps": schedule.steps})
         phases.write_compute(brief, built, feed, time.monotonic() - began)
         phases.write_deliver(brief, built, mesh)
@@ -146,9 +163,51 @@ def _assemble(
     return rank
 
 
+def _state(
+    brief: Brief,
+    built: Assembly,
+    mesh: Mesh,
+    device: Device,
+    feed: Feed,
+    recorder: CallRecorder,
+    timeout_s: float,
+) -> tuple[dict[str, Any], SharedCommit | None]:
+    """The run's numbers at its start, with model and optimizer as they are then; and what is told of each change.
+
+    The state goes on from the memory of the attempt before where all of it is there, else from a checkpoint, else from
+    the beginning; and lives where the next attempt finds it.
+    """
+    alive = brief.alive if device.kind == "cpu" else None
+    if alive is None:
+        return resume(brief, built, mesh.everyone, device), None
+    memory = Memory(alive, built, mesh)
+    if alive.step is not None:
+        memory.take_up()
+        scalars, safe = alive.scalars, True
+    else:
+        safe = memory.enter(keep=brief.resume is None)
+        scalars = resume(brief, built, mesh.everyone, device)
+    return scalars, memory.commit(recorder, timeout_s, scalars, feed) if safe else None
+
+
+def _tell_finished(rank: _Rank) -> None:
+    """Rows of steps that are finished and that the rank which died had not written: a row waits for the next step."""
+    alive = rank.brief.alive
+    if alive is None or alive.step is None:
+        return
+    last = last_row(rank.brief.folder.metrics)
+    for one in alive.finished:
+        if last is None or one.step > int(last["step"]):
+            counts = Counts(one.valid_tokens, one.target_bytes, one.rows)
+            result = StepResult(one.loss, one.grad_norm, counts, (), (), None)
+            known = {"attempt": alive.attempt, "tokens": round(one.tokens), "samples": round(one.samples)}
+            rank.report(rank.telemetry.late_row(one.step, one.rate, result, one.wall_s, **known))
+
+
 def _train(rank: _Rank, stop: Stop) -> End:
     job, steps = rank.brief.job, rank.schedule.steps
     policy = rank.built.policy(job, rank.mesh, rank.device, rank.ledger)
+    policy.commit = rank.commit
     rank.ledger.close_step(None)  # start-up is over
 
     def save(step: int, until_safe: bool) -> float:
@@ -173,6 +232,7 @@ def _train(rank: _Rank, stop: Stop) -> End:
         rank.ledger,
         rank=rank.mesh.rank,
         start=rank.keeper.start,
+        pending=rank.pending,
         eval_due=Due(job.eval.every, steps, rank.feed.steps_per_epoch, time.monotonic),
         save_due=Due(job.checkpoint.every, steps, rank.feed.steps_per_epoch, time.monotonic),
     )

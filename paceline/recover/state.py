@@ -196,7 +196,11 @@ def apply(
             for slot in slot_names(optimizer, group):
                 value = _of(state, f"optimizer/{name}/{slot}")
                 if slot == "step":
-                    have[slot] = _step_counter(value, group, parameter)
+                    counter = _step_counter(value, group, parameter)
+                    if isinstance(have.get(slot), torch.Tensor) and have[slot].dtype == counter.dtype:
+                        have[slot].copy_(counter)  # its memory may be shared
+                    else:
+                        have[slot] = counter
                 elif have.get(slot) is None:
                     have[slot] = value
                 else:
@@ -205,6 +209,24 @@ def apply(
         for saved in state.groups:
             if set(saved["params"]) == mine:
                 group.update({k: saved[k] for k in ("lr", "initial_lr") if k in saved and k in group})
+
+
+def members(
+    models: nn.Module | Sequence[nn.Module], optimizer: torch.optim.Optimizer
+) -> dict[str, torch.Tensor]:
+    """The tensors themselves by the names of :func:`collect`, not views; the optimizer's must exist (:func:`apply`)."""
+    parts = [models] if isinstance(models, nn.Module) else list(models)
+    names = _first_names(parts)
+    found: dict[str, torch.Tensor] = {}
+    for name, tensor in _named(parts):
+        if names[id(tensor)] == name:
+            found.setdefault(f"model/{name}", tensor)  # of two tensors of one name the first counts
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            for slot in slot_names(optimizer, group):
+                value = optimizer.state[parameter][slot]
+                found[f"optimizer/{_known(parameter, names)}/{slot}"] = value
+    return found
 
 
 def named_tensors(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:

@@ -66,12 +66,36 @@ class Routers(Protocol):
         """Before the forward: by what the balance loss's gradient is multiplied, 1 / valid tokens."""
         ...
 
-    def settle(self, sum_over_stage: Callable[[Tensor], Tensor]) -> None:
-        """After the update: the global counts of this step become the next one's balance."""
+    def add_up(self, sum_over_stage: Callable[[Tensor], Tensor]) -> None:
+        """Before the update: the counts of this step over all ranks."""
+        ...
+
+    def settle(self) -> None:
+        """With the update: the global counts of this step become the next one's balance. Sends nothing."""
         ...
 
     def forget(self) -> None:
         """The step did not touch the weights: its counts do not count."""
+        ...
+
+
+class Commit(Protocol):
+    """What is told around each change of the weights (``recover/live/commit.py``). No message is sent in between."""
+
+    def enter(self) -> None:
+        """Gradients and norm are there; returns when a rank that dies from here on costs no step."""
+        ...
+
+    def leave(
+        self,
+        valid_tokens: float,
+        target_bytes: float,
+        rows: float,
+        loss: float,
+        grad_norm: float,
+        rate: float,
+    ) -> None:
+        """Weights, optimizer and buffers are those after the step."""
         ...
 
 
@@ -101,6 +125,7 @@ class EveryStep:
     router: Routers | None = None
     complete: Callable[[], None] = nothing
     after: Callable[[], None] = nothing
+    commit: Commit | None = None
 
     def step(
         self,
@@ -151,17 +176,33 @@ class EveryStep:
             verdict = judge(loss, norm)
         if verdict is not None:
             verdict = replace(verdict, origin=self._origin(loss_sum))
-        with self.ledger.span("update", "optimizer"):
-            if verdict is None:
+        counts = Counts(valid, target_bytes, rows)
+        if verdict is None:
+            with self.ledger.span("update", "optimizer"):
                 scale_gradients(gradients, norm, self.max_grad_norm)
                 set_learning_rate(self.optimizer, rate)
-                self.optimizer.step()
-                self.after()
+            self._change(counts, loss, norm, rate)
+        elif self.router is not None:
+            self.router.forget()
+        with self.ledger.span("update", "optimizer"):
             self.optimizer.zero_grad(set_to_none=True)
             del gradients, counted  # freed here, where its time is booked
-            self._balance(verdict is None)
-            counts = Counts(valid, target_bytes, rows)
             return StepResult(loss, norm, counts, tuple(rest), tuple(decided), verdict, *self._routing())
+
+    def _change(self, counts: Counts, loss: float, norm: float, rate: float) -> None:
+        """The weights, the optimizer and the routers' balance, all or none of them: nothing is sent in between."""
+        if self.router is not None:
+            with self.ledger.span("update", "optimizer"):
+                self.router.add_up(self._sum_over_stage)
+        if self.commit is not None:
+            self.commit.enter()
+        with self.ledger.span("update", "optimizer"):
+            self.optimizer.step()
+            self.after()
+            if self.router is not None:
+                self.router.settle()
+            if self.commit is not None:
+                self.commit.leave(counts.valid_tokens, counts.target_bytes, counts.rows, loss, norm, rate)
 
     def _origin(self, loss_sum: Tensor) -> str:
         with self.ledger.span("update", "controls"):
@@ -172,14 +213,6 @@ class EveryStep:
         if self.router is None or self.router.aux_loss is None or self.router.load_max is None:
             return None, None
         return float(self.router.aux_loss), float(self.router.load_max)
-
-    def _balance(self, updated: bool) -> None:
-        if self.router is None:
-            return
-        if updated:
-            self.router.settle(self._sum_over_stage)
-        else:
-            self.router.forget()
 
     def _sum_over_stage(self, counts: Tensor) -> Tensor:
         group = self.mesh.group("stage")

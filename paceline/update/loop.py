@@ -56,14 +56,19 @@ def train(
     *,
     rank: int,
     start: int,
+    pending: bool = False,
     eval_due: Due,
     save_due: Due,
 ) -> End:
     """Run the steps after ``start`` up to the schedule's last.
 
     A stop from outside ends the loop after the step in which rank 0 heard of it, saved. A verdict ends it with the
-    weights as they were before the step, not saved: the last checkpoint stands.
+    weights as they were before the step, not saved: the last checkpoint stands. ``pending``: what follows the step
+    ``start`` is still to be done.
     """
+    after = _After(schedule.steps, hooks, telemetry, ledger, eval_due, save_due)
+    if pending:
+        after(start, (0.0, 0.0, 0.0))
     for step in range(start + 1, schedule.steps + 1):
         with ledger.span("idle", "data"):
             micro_batches, counts = hooks.batches(step)
@@ -76,24 +81,40 @@ def train(
             telemetry.step(step, rate, result, accounts)
         if result.verdict is not None:
             return End(step - 1, verdict=result.verdict)
-
-        stop = STOPS[int(result.decisions[0])]
-        last = step == schedule.steps
-        if not last and (eval_due.by_step(step) or result.decisions[1]):
-            with ledger.span("compute", "evaluate"):
-                hooks.evaluate(step)
-            eval_due.happened()
-            ledger.close_step(None)  # neither evaluation nor a save is part of a step's line
-        if last or stop or save_due.by_step(step) or result.decisions[2]:
-            with ledger.span("recover", "checkpoint"):
-                telemetry.stalled(hooks.save(step, last or bool(stop)))
-            save_due.happened()
-            ledger.close_step(None)
-        with ledger.span("update", "rows"):
-            hooks.beat(step)
-        if stop and not last:
+        stop = after(step, result.decisions)
+        if stop and step < schedule.steps:
             return End(step, stop=stop, saved=True)
     return End(schedule.steps, saved=True)
+
+
+@dataclass(frozen=True)
+class _After:
+    """What follows a step whose weights are changed: an evaluation, a save, a sign of life."""
+
+    steps: int
+    hooks: Hooks
+    telemetry: Telemetry
+    ledger: Ledger
+    eval_due: Due
+    save_due: Due
+
+    def __call__(self, step: int, decisions: Sequence[float]) -> str:
+        """The reason to stop, "" for none."""
+        stop = STOPS[int(decisions[0])]
+        last = step == self.steps
+        if not last and (self.eval_due.by_step(step) or decisions[1]):
+            with self.ledger.span("compute", "evaluate"):
+                self.hooks.evaluate(step)
+            self.eval_due.happened()
+            self.ledger.close_step(None)  # neither evaluation nor a save is part of a step's line
+        if last or stop or self.save_due.by_step(step) or decisions[2]:
+            with self.ledger.span("recover", "checkpoint"):
+                self.telemetry.stalled(self.hooks.save(step, last or bool(stop)))
+            self.save_due.happened()
+            self.ledger.close_step(None)
+        with self.ledger.span("update", "rows"):
+            self.hooks.beat(step)
+        return stop
 
 
 def _decide(hooks: Hooks, eval_due: Due, save_due: Due) -> tuple[float, float, float]:

@@ -85,6 +85,19 @@ class Telemetry:
         loads[place] = (result.load_max or 0.0) * share
         return ((result.aux_loss or 0.0) * share, *loads)
 
+    def late_row(
+        self, step: int, rate: float, result: StepResult, wall_s: float, **known: float
+    ) -> dict[str, Any]:
+        """The row of a step that an earlier attempt finished and did not live to write; ``known`` goes over it.
+
+        What only the ranks of that attempt could add up is not in it: waits, memory, goodput.
+        """
+        row = self._row(step, rate, result, wall_s) | known
+        row["epoch"] = row["samples"] / self.facts.rows_per_epoch
+        for unknown in ("memory_gib", "memory_allocated_gib", "checkpoint_stall", "goodput"):
+            del row[unknown]
+        return row
+
     def remember_memory(self, reserved_gib: float, allocated_gib: float) -> None:
         """The worst rank's peaks so far; the held row has them too."""
         self.memory_gib = (reserved_gib, allocated_gib)

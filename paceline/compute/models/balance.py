@@ -136,6 +136,7 @@ class Balances:
         self.balances = [balance for balance in balances if balance.gates]
         self.aux_loss: Tensor | None = None
         self.load_max: Tensor | None = None
+        self._packed: Tensor | None = None
 
     def weigh(self, scale: Tensor) -> None:
         """Before the forward: ``scale`` is 1 / valid tokens of the global batch."""
@@ -144,18 +145,25 @@ class Balances:
 
     def forget(self) -> None:
         """The step did not touch the weights: its counts do not count."""
+        self._packed = None
         for balance in self.balances:
             balance.forget()
 
     @torch.no_grad()
-    def settle(self, sum_over_stage: SumOverStage) -> None:
-        """After the update: the global counts become the next step's fractions and move the bias.
+    def add_up(self, sum_over_stage: SumOverStage) -> None:
+        """Before the update: the counts of all ranks of the stage, each of which calls it.
 
-        One sum, of float64 that holds the counts exactly (to 2^53) and the term. Every rank of the stage calls it.
+        One sum, of float64 that holds the counts exactly (to 2^53) and the term.
         """
-        if not self.balances:
+        if self.balances:
+            self._packed = sum_over_stage(torch.cat([_pack(balance) for balance in self.balances]))
+
+    @torch.no_grad()
+    def settle(self) -> None:
+        """With the update: the global counts become the next step's fractions and move the bias. No message is sent."""
+        packed, self._packed = self._packed, None
+        if packed is None:
             return
-        packed = sum_over_stage(torch.cat([_pack(balance) for balance in self.balances]))
         terms, loads = [], []
         at = 0
         for balance in self.balances:

@@ -42,7 +42,8 @@ def layer_of(
 def settle(layer: MoE) -> Balances:
     """What a step does at its end, on one device."""
     balances = Balances([layer.balance])
-    balances.settle(lambda values: values)
+    balances.add_up(lambda values: values)
+    balances.settle()
     return balances
 
 

@@ -75,7 +75,8 @@ def step(model: Decoder, batch: dict[str, Tensor], micro: int) -> Balances:
     with torch.no_grad():
         for parameter in model.parameters():
             parameter -= 0.1 * parameter.grad
-    balances.settle(lambda values: values)
+    balances.add_up(lambda values: values)
+    balances.settle()
     return balances
 
 
@@ -162,7 +163,9 @@ def test_without_a_token_that_counts_nothing_moves_and_nothing_is_nan() -> None:
     assert float(balances.aux_loss) == 0.0
     assert float(balances.load_max) == 0.0
     assert not any(p.grad.isnan().any() for p in layer.parameters())
-    Balances([Balance(moe_widths())]).settle(lambda values: values)  # a stage without experts
+    none = Balances([Balance(moe_widths())])  # a stage without experts
+    none.add_up(lambda values: values)
+    none.settle()
 
 
 def test_a_step_that_did_not_happen_does_not_count() -> None:

@@ -1,0 +1,53 @@
+"""What the launcher tells the ranks of the memory that outlives them. No torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from paceline.recover.live.words import Finished
+
+
+@dataclass(frozen=True)
+class Alive:
+    """How the memory is opened, and what is in it.
+
+    Attributes:
+        words, arenas: paths, of the rows of all ranks and of each rank's tensors.
+        step: finished steps of the state that is there; None for none.
+        sources: paths of the memories that are whole at ``step``; a rank whose own is among them keeps it.
+        finished: the last steps, oldest first; the last of them is ``step``.
+        attempt: that finished them.
+        pending: what follows ``step``, an evaluation or a save, may not have been done.
+    """
+
+    words: str
+    arenas: tuple[str, ...]
+    step: int | None = None
+    sources: tuple[str, ...] = ()
+    finished: tuple[Finished, ...] = ()
+    attempt: int = 0
+    pending: bool = False
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON values."""
+        return asdict(self)
+
+    @classmethod
+    def read(cls, row: Mapping[str, Any]) -> Alive:
+        """What :meth:`to_dict` wrote."""
+        finished = tuple(Finished(**one) for one in row["finished"])
+        arenas, sources = tuple(row["arenas"]), tuple(row["sources"])
+        return cls(row["words"], arenas, row["step"], sources, finished, row["attempt"], row["pending"])
+
+    @property
+    def scalars(self) -> dict[str, Any]:
+        """The run's numbers after ``step``, by the names that a checkpoint has."""
+        last = self.finished[-1]
+        return {
+            "step": last.step,
+            "position": int(last.position),
+            "tokens": last.tokens,
+            "samples": last.samples,
+        }
