@@ -37,11 +37,16 @@ class Cause:
     died: bool = False
 
     @property
+    def is_echo(self) -> bool:
+        """Another rank must have failed before."""
+        return not self.died and is_second_hand(self.error)
+
+    @property
     def weight(self) -> int:
         """Smaller tells more: a death, then an error of the rank's own, then the echo of another's."""
         if self.died:
             return 0
-        return 2 if is_second_hand(self.error) else 1
+        return 2 if self.is_echo else 1
 
 
 def first_cause(causes: list[Cause]) -> Cause:

@@ -25,6 +25,7 @@ from paceline.ledger.outcome import Exit, Preempted, from_dict
 
 TICK_S = 0.1
 GRACE_S = 0.3  # between the first failure and the end of the others: whoever knows more speaks in this time
+DOUBT_S = 2.0  # as long as all that is known is a lost peer, which is never the first cause
 LEAVE_S = 15.0  # a rank that has returned its result may take this long to end
 STACKS_S = 0.3
 
@@ -76,6 +77,7 @@ class Watch:
         pipes = {rank.pipe: number for number, rank in enumerate(self.ranks)}
         alive = {rank.process.sentinel: number for number, rank in enumerate(self.ranks)}
         give_up: float | None = None
+        failed_s: float | None = None
         while alive and (give_up is None or time.monotonic() < give_up):
             for ready in wait([*pipes, *alive], TICK_S):
                 if ready in pipes:
@@ -84,8 +86,9 @@ class Watch:
                     self._ended(alive.pop(ready), pipes)
             self._pass_on_stop()
             self._look_for_hang()
-            if self.causes and give_up is None:
-                give_up = time.monotonic() + GRACE_S
+            if self.causes:
+                failed_s = failed_s or time.monotonic()
+                give_up = failed_s + (DOUBT_S if all(c.is_echo for c in self.causes) else GRACE_S)
             elif give_up is None and len(self.results) + len(self.preempted) == len(self.ranks):
                 give_up = time.monotonic() + LEAVE_S
         if self.causes:

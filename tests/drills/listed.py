@@ -24,7 +24,7 @@ _FEDERATION = "federation is to come"
 _HOSTS = "several hosts are to come"
 
 DRILLS: dict[int, Drill] = {
-    1: Drill("SIGKILL of a rank in a step", "seen in 5 s, restart from the last save, same bits"),
+    1: Drill("SIGKILL of a rank in a step", "seen in 5 s, no finished step is lost, same bits"),
     2: Drill("SIGKILL of rank 0; of the launcher", "no orphan; the next launch resumes"),
     3: Drill(
         "SIGTERM (preemption notice)", "saves its step, exit 50; a grace too short leaves the last save"

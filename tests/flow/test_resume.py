@@ -70,13 +70,27 @@ def test_a_killed_rank_changes_no_bit(folder: Path, layout: str) -> None:
     assert killer.fired, "the fault must have fired"
     restarts = [row for row in killed_events(killed) if row["event"] == "restart"]
     assert len(restarts) == 1
-    assert restarts[0]["step"] in (4, 8)
+    assert restarts[0]["step"] >= 6, "the row of a step comes when it is finished"
+    assert restarts[0]["detail"]["from"].startswith("memory, after step ")
     assert killed.state == "done"
     assert killed.status.attempt == 1
     assert_same_bits(killed, straight)
     losses = dict(zip(killed.metrics()["step"], killed.metrics()["loss"], strict=True))
     expected = dict(zip(straight.metrics()["step"], straight.metrics()["loss"], strict=True))
     assert losses == expected, "one row a step, the newest attempt's"
+
+
+def test_a_killed_rank_goes_on_from_a_checkpoint_where_no_memory_outlives_it(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("paceline.recover.live.arena.sys.platform", "darwin")
+    straight = pl.train(folder / "job.toml", layout="fsdp=3", name="straight-plain")
+    killer = kill_once(folder / "runs", "killed-plain", rank=2, at_step=6)
+    killed = pl.train(folder / "job.toml", layout="fsdp=3", name="killed-plain", on_row=killer)
+    (restart,) = [row for row in killed_events(killed) if row["event"] == "restart"]
+    assert restart["step"] in (4, 8)
+    assert restart["detail"]["from"] == f"step-{restart['step']:08d}"
+    assert_same_bits(killed, straight)
 
 
 def killed_events(run: pl.Run) -> list[dict[str, Any]]:

@@ -34,7 +34,9 @@ def machine(cores: int = 2, gib: float = 16) -> Cluster:
     return this_cpu(cores, int(gib * 2**30), "test cpu")
 
 
-def measurement(link: float = 1e9, alone: float = 80e9, shared: float = 40e9) -> Measured:
+def measurement(
+    link: float = 1e9, alone: float = 80e9, shared: float = 40e9, start: float = 1e-4
+) -> Measured:
     """A two-core machine: matmul rates of one rank on both cores and of two ranks on one each, a loopback."""
     under = [{"threads": 2, "processes": 1}, {"threads": 1, "processes": 2}]
     rates = (alone, shared)
@@ -48,7 +50,7 @@ def measurement(link: float = 1e9, alone: float = 80e9, shared: float = 40e9) ->
         stream=[u | {"bytes_per_s": 10e9} for u in under],
         optimizer=[u | {"parameters_per_s": 3e8} for u in under],
         collectives=[
-            under[1] | {"op": op, "ranks": 2, "bytes": size, "seconds": 1e-4 + size / link}
+            under[1] | {"op": op, "ranks": 2, "bytes": size, "seconds": start + size / link}
             for op in ("all_reduce", "all_gather", "reduce_scatter")
             for size in (1 << 16, 1 << 24)
         ],

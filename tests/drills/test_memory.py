@@ -1,0 +1,150 @@
+"""A rank of four is killed, at instants that nobody chose and while weights are changing: no finished step is lost."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+import paceline as pl
+from paceline.api.surviving import Survivors
+from paceline.recover.live.survive import in_update
+from tests.drills.small import STEPS, assert_same_bits, events, pids_of, write_tiny
+
+Record = Callable[[str, object], None]
+WIDER = {  # so that a change of the weights takes long enough to be struck in
+    "model__hidden_size": "192",
+    "model__intermediate_size": "384",
+    "train__global_batch_size": "12",
+    "checkpoint__every": "15",
+    "restart__max": "3",
+}
+
+
+@dataclass
+class Killer:
+    """Kills ``rank`` once, after step ``step``: while weights are changing, or ``wait_s`` later wherever it is."""
+
+    run: Path
+    rank: int
+    step: int
+    wait_s: float
+    in_update: bool
+    survivors: list[Survivors]
+    struck_s: float = 0.0
+    done: list[int] = field(default_factory=list)
+    hit_update: bool = False
+
+    def watch(self) -> None:
+        """Until it has struck."""
+        while not self.survivors:
+            time.sleep(0.001)
+        words = self.survivors[0]._words
+        while words.done.min() < self.step:
+            time.sleep(0.0005)
+        if self.in_update:
+            while in_update(words) is None:
+                pass
+        time.sleep(self.wait_s)
+        pid = pids_of(self.run)[self.rank]
+        self.done = [int(step) for step in words.done]
+        self.struck_s = time.time()
+        os.kill(pid, signal.SIGKILL)
+        self.hit_update = in_update(words) is not None
+
+
+@pytest.fixture
+def survivors(monkeypatch: pytest.MonkeyPatch) -> list[Survivors]:
+    """Those of the run that is started next."""
+    made: list[Survivors] = []
+    plain = Survivors.__init__
+
+    def remembered(self: Survivors, ranks: int) -> None:
+        plain(self, ranks)
+        made.append(self)
+
+    monkeypatch.setattr(Survivors, "__init__", remembered)
+    return made
+
+
+def strike(job: Path, name: str, layout: str, killer: Killer) -> tuple[pl.Run, list[dict[str, float]]]:
+    """The run with the kill in it, and its rows as they came, with their time."""
+    came: list[dict[str, float]] = []
+    thread = threading.Thread(target=killer.watch, daemon=True)
+    thread.start()
+
+    def on_row(row: dict[str, object]) -> None:
+        if row["kind"] == "train":
+            came.append({"step": int(str(row["step"])), "unix_s": time.time()})
+
+    run = pl.train(job, layout=layout, name=name, on_row=on_row)
+    thread.join(5)
+    assert killer.struck_s, "the kill must have happened"
+    return run, came
+
+
+def judge(run: pl.Run, straight: pl.Run, killer: Killer) -> None:
+    (restart,) = events(run, "restart")
+    assert f"rank {killer.rank} " in restart["detail"]["cause"]
+    assert restart["detail"]["from"] == f"memory, after step {restart['step']}"
+    assert restart["step"] >= max(killer.done), "a finished step is lost"
+    assert run.state == "done"
+    assert_same_bits(run, straight)
+    for column in ("step", "loss", "grad_norm", "lr", "samples", "tokens"):
+        assert list(run.metrics()[column]) == list(straight.metrics()[column]), column
+
+
+@pytest.mark.drill(1)
+@pytest.mark.parametrize(
+    ("layout", "rank", "hit"),
+    [("dp=4", 0, True), ("dp=2,fsdp=2", 3, True), ("fsdp=2,tp=2", 1, False), ("pp=2,dp=2", 2, True)],
+)
+def test_no_finished_step_is_lost(
+    layout: str, rank: int, hit: bool, survivors: list[Survivors], tmp_path: Path, record_property: Record
+) -> None:
+    job = write_tiny(tmp_path, **WIDER)
+    straight = pl.train(job, layout=layout, name="straight")
+    survivors.clear()
+    killer = Killer(tmp_path / "runs" / "struck", rank, 11, 0.0 if hit else 0.01, hit, survivors)
+    run, _ = strike(job, "struck", layout, killer)
+    judge(run, straight, killer)
+    record_property("steps_lost", 0)
+
+
+@pytest.mark.slow_drill
+@pytest.mark.drill(1)
+@pytest.mark.parametrize("layout", ["dp=4", "dp=2,fsdp=2"])
+def test_twenty_kills_at_random_instants(
+    layout: str, survivors: list[Survivors], tmp_path: Path, record_property: Record
+) -> None:
+    job = write_tiny(tmp_path, **WIDER)
+    straight = pl.train(job, layout=layout, name="straight")
+    chance = random.Random(layout)
+    inside, waited = 0, []
+    for number in range(20):
+        survivors.clear()
+        killer = Killer(
+            tmp_path / "runs" / f"struck-{number}",
+            chance.randrange(4),
+            chance.randint(2, STEPS - 4),
+            chance.random() * (0.002 if number % 2 else 0.1),
+            bool(number % 2),
+            survivors,
+        )
+        run, came = strike(job, killer.run.name, layout, killer)
+        judge(run, straight, killer)
+        inside += killer.hit_update
+        (restart,) = events(run, "restart")
+        after = [row["unix_s"] for row in came if row["step"] > restart["step"]]
+        waited.append(after[0] - killer.struck_s)
+    assert inside >= 3, "some inside the optimizer's step"
+    record_property("steps_lost", 0)
+    record_property("seconds_lost", max(waited))
+    print(f"{layout}: {inside} inside an update; next step after {sorted(waited)}")
