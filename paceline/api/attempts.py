@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from paceline.api.elastic import left_over
 from paceline.api.surviving import Survivors
 from paceline.launch.local import run_here, run_ranks
 from paceline.launch.signals import Stop, Stopper
@@ -16,6 +17,8 @@ from paceline.ledger.plural import many
 from paceline.recover.checkpoint import latest, open_manifest
 
 if TYPE_CHECKING:
+    from paceline.plan.layout import Layout
+    from paceline.plan.model import Widths
     from paceline.recipes.brief import Brief
 
 OnMessage = Callable[[dict[str, Any]], None]
@@ -30,100 +33,141 @@ INNER_SHARE = (
 def run_attempts(
     brief: Brief,
     *,
+    widths: Widths,
     threads: int,
     on_message: OnMessage,
-    on_attempt: Callable[[int], None],
+    on_attempt: Callable[[Brief], None],
     stop: Stop,
 ) -> dict[str, Any]:
     """Rank 0's result of the attempt that ended.
 
     One rank runs in the calling process and is not restarted: what kills it kills the caller.
 
+    Args:
+        widths: of the model, by which the layout of the ranks that are left is judged (``restart.elastic``).
+        on_attempt: gets what each restart is told, before it.
+
     Raises:
         PacelineError: what the ranks raised; 58 when a rank died and ``restart.max`` is 0; 57 when it died more
             than ``restart.max`` times in a row without a new step between.
     """
     with Stopper(stop) as stopper:  # one around all attempts: no Ctrl-C is lost between them
-        survivors = _survivors(brief)
+        attempts = _Attempts(brief, widths, threads, on_message, on_attempt, stopper)
         try:
-            return _until_done(brief, survivors, threads, on_message, on_attempt, stopper)
+            return attempts.until_done()
         finally:
-            if survivors is not None:
-                survivors.close()
+            attempts.close()
 
 
-def _survivors(brief: Brief) -> Survivors | None:
-    """Memory for the states of ranks that would be started again."""
-    again = brief.layout.world_size > 1 and brief.job.restart.max > 0 and not brief.timed
-    return Survivors.of(brief.layout.world_size) if again else None
+class _Attempts:
+    """The starts of one run, one after another."""
+
+    def __init__(
+        self,
+        brief: Brief,
+        widths: Widths,
+        threads: int,
+        on_message: OnMessage,
+        on_attempt: Callable[[Brief], None],
+        stop: Stop,
+    ) -> None:
+        self._brief, self._widths, self._threads = brief, widths, threads
+        self._on_message, self._on_attempt, self._stop = on_message, on_attempt, stop
+        self._reached = None if brief.resume is None else open_manifest(brief.resume).step
+        self._without_progress = 0
+        self._died: set[int] = set()
+        self._survivors: Survivors | None = None
+        if brief.layout.world_size > 1 and brief.job.restart.max > 0 and not brief.timed:
+            self._survivors = Survivors.of(brief.layout.world_size)
+        if self._survivors is not None:
+            self._brief = replace(brief, alive=self._survivors.alive(brief.attempt, self._reached))
+
+    def until_done(self) -> dict[str, Any]:
+        """Start, and start again, until an attempt ends by itself."""
+        while True:
+            try:
+                return self._launch()
+            except PacelineError as error:
+                self._prepare_next(error)
+
+    def close(self) -> None:
+        """Give back the memory in which ranks would have found their states."""
+        if self._survivors is not None:
+            self._survivors.close()
+
+    def _prepare_next(self, error: PacelineError) -> None:
+        brief, most = self._brief, self._brief.job.restart.max
+        if brief.layout.world_size == 1 or error.exit_code not in RESTARTABLE or most == 0:
+            raise error
+        layout = self._next_layout()
+        newest = latest(brief.folder.checkpoints)
+        saved = None if newest is None else open_manifest(newest).step
+        alive = None
+        if self._survivors is not None:
+            alive = self._survivors.alive(brief.attempt, saved, layout.world_size)
+        step = alive.step if alive is not None and alive.step is not None else saved
+        self._without_progress = self._without_progress + 1 if step == self._reached else 1
+        if self._without_progress > most:
+            raise _used_up(error, most) from error
+        self._reached = step
+        self._brief = replace(
+            brief,
+            layout=layout,
+            planned=brief.planned or brief.layout,
+            attempt=brief.attempt + 1,
+            resume=newest,
+            alive=alive,
+        )
+        row = _restart_row(self._brief, brief.layout, error, step or 0)
+        _write(brief, row)
+        self._on_message(row)
+        self._on_attempt(self._brief)
+
+    def _next_layout(self) -> Layout:
+        """The same, or that of the ranks that are left where the job wants to go on with these."""
+        died, self._died = self._died, set()
+        if not self._brief.job.restart.elastic or not died:
+            return self._brief.layout
+        return left_over(self._brief.layout, len(died), self._brief.job, self._widths) or self._brief.layout
+
+    def _before_end(self, living: dict[int, int], died: set[int]) -> None:
+        self._died = set(died)
+        if self._survivors is not None:
+            self._survivors.settle(living)
+
+    def _launch(self) -> dict[str, Any]:
+        brief, hang_s = self._brief, self._brief.job.restart.hang_timeout
+        settings: dict[str, Any] = {
+            "logs": brief.folder.logs,
+            "threads_per_rank": self._threads,
+            "timeout_s": hang_s * INNER_SHARE,
+            "hang_timeout_s": hang_s,
+            "on_message": lambda rank, row: self._on_message(row),
+            "stop": self._stop,
+            "attempt": brief.attempt,
+        }
+        if brief.layout.world_size == 1:
+            return run_here(ENTRY, brief.payload(), **settings)[0]
+        settings["before_end"] = self._before_end
+        return run_ranks(ENTRY, brief.payload(), world_size=brief.layout.world_size, **settings)[0]
 
 
-def _until_done(
-    brief: Brief,
-    survivors: Survivors | None,
-    threads: int,
-    on_message: OnMessage,
-    on_attempt: Callable[[int], None],
-    stop: Stop,
-) -> dict[str, Any]:
-    without_progress, reached = 0, None if brief.resume is None else open_manifest(brief.resume).step
-    if survivors is not None:
-        brief = replace(brief, alive=survivors.alive(brief.attempt, reached))
-    while True:
-        try:
-            return _launch(brief, survivors, threads, on_message, stop)
-        except PacelineError as error:
-            most = brief.job.restart.max
-            if brief.layout.world_size == 1 or error.exit_code not in RESTARTABLE or most == 0:
-                raise
-            newest = latest(brief.folder.checkpoints)
-            saved = None if newest is None else open_manifest(newest).step
-            alive = None if survivors is None else survivors.alive(brief.attempt, saved)
-            step = alive.step if alive is not None and alive.step is not None else saved
-            without_progress = without_progress + 1 if step == reached else 1
-            if without_progress > most:
-                raise _used_up(error, most) from error
-            reached = step
-            brief = replace(brief, attempt=brief.attempt + 1, resume=newest, alive=alive)
-            row = _restart_row(brief, error, step or 0)
-            _write(brief, row)
-            on_message(row)
-            on_attempt(brief.attempt)
-
-
-def _restart_row(brief: Brief, error: PacelineError, step: int) -> dict[str, Any]:
+def _restart_row(brief: Brief, before: Layout, error: PacelineError, step: int) -> dict[str, Any]:
     if brief.alive is not None and brief.alive.step is not None:
         source = f"memory, after step {step}"
     else:
         source = "the beginning" if brief.resume is None else brief.resume.name
+    detail = {"cause": error.message, "from": source}
+    if brief.layout != before:
+        detail["layout"] = str(brief.layout)
     return {
         "kind": "event",
         "step": step,
         "attempt": brief.attempt,
         "time_s": round(time.time() - brief.started_unix_s, 4),
         "event": "restart",
-        "detail": {"cause": error.message, "from": source},
+        "detail": detail,
     }
-
-
-def _launch(
-    brief: Brief, survivors: Survivors | None, threads: int, on_message: OnMessage, stop: Stop
-) -> dict[str, Any]:
-    hang_s = brief.job.restart.hang_timeout
-    settings: dict[str, Any] = {
-        "logs": brief.folder.logs,
-        "threads_per_rank": threads,
-        "timeout_s": hang_s * INNER_SHARE,
-        "hang_timeout_s": hang_s,
-        "on_message": lambda rank, row: on_message(row),
-        "stop": stop,
-        "attempt": brief.attempt,
-    }
-    if brief.layout.world_size == 1:
-        return run_here(ENTRY, brief.payload(), **settings)[0]
-    if survivors is not None:
-        settings["before_end"] = survivors.settle
-    return run_ranks(ENTRY, brief.payload(), world_size=brief.layout.world_size, **settings)[0]
 
 
 def _write(brief: Brief, row: dict[str, Any]) -> None:

@@ -21,9 +21,13 @@ class Survivors:
     """Memory for the states of ``ranks`` ranks. It has no name: with this process it is gone."""
 
     def __init__(self, ranks: int) -> None:
+        self._found: Survived | None = None
+        self._before: list[Buffer] = []  # of the attempt before, when it had another number of ranks
+        self._make(ranks)
+
+    def _make(self, ranks: int) -> None:
         self._words = Words.make(ranks)
         self._buffers = [Buffer() for _ in range(ranks)]
-        self._found: Survived | None = None
 
     @classmethod
     def of(cls, ranks: int) -> Survivors | None:
@@ -51,22 +55,37 @@ class Survivors:
     def _still_at(self, step: int, pids: Mapping[int, int]) -> bool:
         return any(self._words.done[rank] < step and not has_ended(pid) for rank, pid in pids.items())
 
-    def alive(self, attempt: int, newest: int | None) -> Alive:
+    def alive(self, attempt: int, newest: int | None, ranks: int = 0) -> Alive:
         """For the next attempt: what is there, or nothing where a checkpoint of step ``newest`` is newer.
 
         Args:
             attempt: the one that has ended.
+            ranks: of the next one, where it has another number.
+
+        Raises:
+            OSError: the system has no room for the rows of other ranks.
         """
         found, self._found = self._found, None
+        there = [path_of(buffer) for buffer in self._buffers]
+        if ranks not in (0, len(self._buffers)):
+            self._forget_before()
+            self._before = [self._words.buffer, *self._buffers]
+            self._make(ranks)
         words, arenas = path_of(self._words.buffer), tuple(path_of(buffer) for buffer in self._buffers)
         if found is None or not found.finished or found.step < max(1, newest or 0):
             self._words.forget()
             return Alive(words, arenas)
-        sources = tuple(arenas[rank] for rank in found.clean)
+        sources = tuple(there[rank] for rank in found.clean)
         pending = newest != found.step  # a save comes last of what follows a step
         return Alive(words, arenas, found.step, sources, found.finished, attempt, pending)
 
     def close(self) -> None:
         """Give the memory back."""
+        self._forget_before()
         for buffer in (self._words.buffer, *self._buffers):
             buffer.close()
+
+    def _forget_before(self) -> None:
+        for buffer in self._before:
+            buffer.close()
+        self._before = []

@@ -122,9 +122,10 @@ def _run(brief: Brief, ground: Ground, board: _Board) -> Run:
         try:
             result = run_attempts(
                 brief,
+                widths=ground.plan.facts.work.widths,
                 threads=ground.threads_per_rank,
                 on_message=board.message,
-                on_attempt=lambda attempt: _note(heart, attempt),
+                on_attempt=lambda next_one: _note(heart, next_one),
                 stop=board.stop,
             )
         except PacelineError as error:
@@ -161,8 +162,8 @@ def _code_of(error: BaseException) -> int:
     return 130 if isinstance(error, KeyboardInterrupt) else int(Exit.FAULT)
 
 
-def _note(heart: Heartbeat, attempt: int) -> None:
-    heart.beat(attempt=attempt)
+def _note(heart: Heartbeat, brief: Brief) -> None:
+    heart.beat(attempt=brief.attempt, layout=str(brief.layout))
 
 
 class _Board:

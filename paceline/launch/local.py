@@ -60,7 +60,7 @@ def run_ranks(
     on_message: OnMessage = _ignore,
     stop: Stop = _never,
     attempt: int = 0,
-    before_end: Callable[[dict[int, int]], None] = lambda pids: None,
+    before_end: Callable[[dict[int, int], set[int]], None] = lambda living, died: None,
 ) -> list[dict[str, Any]]:
     """Runs ``world_size`` processes of ``entry`` on this host and returns their results by rank.
 
@@ -77,8 +77,8 @@ def run_ranks(
             each text once, with ``host:rank|`` in front.
         stop: polled ten times a second; a reason makes every rank's own ``stop`` return it.
         attempt: 0, or the number of the restart.
-        before_end: called when the ranks have failed, with those that still live (rank → process), before these are
-            ended.
+        before_end: called when the ranks have failed, before those that still live (rank → process) are ended, with
+            these and the ranks that ended without a word.
 
     Raises:
         PacelineError: the first cause. 58 a rank died, 31 hung, 30 missing at the meeting, 23 out of memory,
@@ -111,10 +111,12 @@ def run_ranks(
                 )
                 for rank in range(world_size):
                     ranks.append(_start(place.at(rank), listener, entry, json.dumps(payload), logs))
-            return Watch(ranks, host, slots, hang_timeout_s, on_message, stopper).run()
-        except PacelineError:
-            before_end(_living(ranks))
-            raise
+            watch = Watch(ranks, host, slots, hang_timeout_s, on_message, stopper)
+            try:
+                return watch.run()
+            except PacelineError:
+                before_end(_living(ranks), watch.died)
+                raise
         finally:
             for member in ranks:
                 member.process.kill()

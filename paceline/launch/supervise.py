@@ -51,6 +51,8 @@ class Watch:
         hang_timeout_s: how long all ranks together may stand still.
         on_message: gets each row of each rank.
         stop: the reason to stop, or ``None``; passed on to the ranks once.
+
+    ``died`` has the ranks that ended without a word.
     """
 
     ranks: Sequence[Rank]
@@ -62,6 +64,7 @@ class Watch:
     results: dict[int, dict[str, Any]] = field(default_factory=dict)
     preempted: dict[int, Cause] = field(default_factory=dict)
     causes: list[Cause] = field(default_factory=list)
+    died: set[int] = field(default_factory=set)
     _told_to_stop: bool = False
     _warned: set[str] = field(default_factory=set)
     _seen: list[tuple[int, bool]] = field(default_factory=list)
@@ -131,6 +134,7 @@ class Watch:
         known = rank in self.results or rank in self.preempted or any(c.rank == rank for c in self.causes)
         if not known:
             member.process.join(1)
+            self.died.add(rank)
             last = read_slots(self.slots, len(self.ranks))[rank]
             told = from_death(rank, self.host, member.process.exitcode, member.log, last.call)
             self.causes.append(Cause(rank, told, died=True))

@@ -31,6 +31,7 @@ class Brief:
         usd_per_device_hour: price, None where there is none.
         identity: hashes and ids that a checkpoint carries: run_id, job_hash, data_hash, tokenizer_hash, code_hash.
         timed: only the time of its steps is wanted: nothing is evaluated or saved.
+        planned: the layout that plan handed over, where the ranks that are left have another one.
         alive: memory that outlives the ranks, for their state; None for none.
     """
 
@@ -47,6 +48,7 @@ class Brief:
     usd_per_device_hour: float | None = None
     identity: Mapping[str, str] = field(default_factory=dict)
     timed: bool = False
+    planned: Layout | None = None
     alive: Alive | None = None
 
     def payload(self) -> dict[str, Any]:
@@ -65,13 +67,14 @@ class Brief:
             "usd_per_device_hour": self.usd_per_device_hour,
             "identity": dict(self.identity),
             "timed": self.timed,
+            "planned": None if self.planned is None else str(self.planned),
             "alive": None if self.alive is None else self.alive.to_dict(),
         }
 
     @classmethod
     def read(cls, payload: Mapping[str, Any]) -> Brief:
         """What :meth:`payload` wrote."""
-        resume, alive = payload["resume"], payload["alive"]
+        resume, alive, planned = payload["resume"], payload["alive"], payload["planned"]
         return cls(
             job=Job(**payload["job"]),
             layout=Layout.parse(payload["layout"]),
@@ -86,5 +89,6 @@ class Brief:
             usd_per_device_hour=payload["usd_per_device_hour"],
             identity=payload["identity"],
             timed=payload["timed"],
+            planned=None if planned is None else Layout.parse(planned),
             alive=None if alive is None else Alive.read(alive),
         )

@@ -31,7 +31,7 @@ def check_plan(brief: Brief, vocabulary: int) -> None:
         records.check_handoff(
             plan,
             {
-                "layout": str(brief.layout),
+                "layout": str(brief.planned or brief.layout),
                 "global_batch": brief.job.train.global_batch_size,
                 "job_hash": brief.identity["job_hash"],
                 "data_hash": brief.identity["data_hash"],

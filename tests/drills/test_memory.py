@@ -11,12 +11,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import paceline as pl
 from paceline.api.surviving import Survivors
 from paceline.recover.live.survive import in_update
-from tests.drills.small import STEPS, assert_same_bits, events, pids_of, write_tiny
+from tests.drills.small import STEPS, assert_same_bits, end_state, events, pids_of, write_tiny
 
 Record = Callable[[str, object], None]
 WIDER = {  # so that a change of the weights takes long enough to be struck in
@@ -51,7 +52,7 @@ class Killer:
             time.sleep(0.0005)
         if self.in_update:
             while in_update(words) is None:
-                pass
+                time.sleep(1e-4)
         time.sleep(self.wait_s)
         pid = pids_of(self.run)[self.rank]
         self.done = [int(step) for step in words.done]
@@ -104,7 +105,12 @@ def judge(run: pl.Run, straight: pl.Run, killer: Killer) -> None:
 @pytest.mark.drill(1)
 @pytest.mark.parametrize(
     ("layout", "rank", "hit"),
-    [("dp=4", 0, True), ("dp=2,fsdp=2", 3, True), ("fsdp=2,tp=2", 1, False), ("pp=2,dp=2", 2, True)],
+    [
+        ("dp=2,fsdp=2", 3, True),
+        pytest.param("dp=4", 0, True, marks=pytest.mark.slow_drill),
+        pytest.param("fsdp=2,tp=2", 1, False, marks=pytest.mark.slow_drill),
+        pytest.param("pp=2,dp=2", 2, True, marks=pytest.mark.slow_drill),
+    ],
 )
 def test_no_finished_step_is_lost(
     layout: str, rank: int, hit: bool, survivors: list[Survivors], tmp_path: Path, record_property: Record
@@ -148,3 +154,59 @@ def test_twenty_kills_at_random_instants(
     record_property("steps_lost", 0)
     record_property("seconds_lost", max(waited))
     print(f"{layout}: {inside} inside an update; next step after {sorted(waited)}")
+
+
+@pytest.mark.drill(1, 35)
+@pytest.mark.parametrize(
+    ("layout", "after", "hit"),
+    [
+        ("dp=4", "dp=3", True),
+        pytest.param("dp=2,fsdp=2", "fsdp=2", True, marks=pytest.mark.slow_drill),
+        pytest.param("fsdp=4", "fsdp=3", False, marks=pytest.mark.slow_drill),
+        ("dp=2", "single", True),
+    ],
+)
+def test_the_ranks_that_are_left_take_over(
+    layout: str, after: str, hit: bool, survivors: list[Survivors], tmp_path: Path, record_property: Record
+) -> None:
+    """Each sample once, in the same order, and the weights of one device in float64."""
+    job = write_tiny(tmp_path, **WIDER, train__precision='"fp64"', restart__elastic="true")
+    straight = pl.train(job, layout="single", name="straight")
+    survivors.clear()
+    killer = Killer(tmp_path / "runs" / "struck", 1, 11, 0.0 if hit else 0.01, hit, survivors)
+    run, _ = strike(job, "struck", layout, killer)
+    (restart,) = events(run, "restart")
+    assert restart["step"] >= max(killer.done), "a finished step is lost"
+    assert restart["detail"]["from"] == f"memory, after step {restart['step']}"
+    assert restart["detail"]["layout"].startswith(f"{after},")
+    assert str(run.status.layout).startswith(f"{after},")
+    for column in ("step", "samples", "tokens"):
+        assert list(run.metrics()[column]) == list(straight.metrics()[column]), column
+    assert np.allclose(run.metrics()["loss"], straight.metrics()["loss"], rtol=1e-9, atol=0)
+    expected = end_state(straight)
+    for name, tensor in end_state(run).items():
+        floor = max(float(expected[name].double().norm()), 1e-4)
+        assert float((tensor - expected[name]).double().norm()) / floor <= 1e-9, name
+    record_property("steps_lost", 0)
+
+
+@pytest.mark.parametrize(
+    ("layout", "lost", "left"),
+    [
+        ("dp=4,mbs=1", 1, "dp=3,mbs=1"),
+        ("dp=4,mbs=1", 3, "single,mbs=1"),
+        ("dp=2,fsdp=2:zero1,mbs=1", 1, "fsdp=2:zero1,mbs=1"),
+        ("dp=2,tp=2,mbs=1", 1, "tp=2,mbs=1"),
+        ("fsdp=4,tp=2,mbs=1", 1, "fsdp=3,tp=2,mbs=1"),
+        ("fsdp=3,mbs=1", 2, "single,mbs=1"),
+        ("tp=4,mbs=1", 1, None),
+        ("pp=2,mbs=1", 1, None),
+        ("dp=2,tp=2,mbs=1", 3, None),
+    ],
+)
+def test_which_layout_is_left(layout: str, lost: int, left: str | None, tmp_path: Path) -> None:
+    from paceline.api.elastic import left_over
+
+    job = pl.Job.load(write_tiny(tmp_path))
+    found = left_over(pl.Layout.parse(layout), lost, job, job.model.widths(101))
+    assert (None if found is None else str(found)) == left

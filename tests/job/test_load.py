@@ -251,7 +251,6 @@ LATER = [  # text, key, number
     ('data.placement = "local"', "data.placement", "08"),
     ('checkpoint.store = "s3://bucket/x"', "checkpoint.store", "04"),
     ("checkpoint.memory_copies = 1", "checkpoint.memory_copies", "04"),
-    ("restart.elastic = true", "restart.elastic", "04"),
     ('track.to = ["wandb"]', "track.to", "05"),
     ('eval.metrics = ["m.py:auc"]', "eval.metrics", "06"),
     ('run.scratch = "/local"', "run.scratch", "08"),

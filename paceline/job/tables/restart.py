@@ -11,4 +11,4 @@ class RestartTable(Table):
 
     max: int = key(3, "restarts in a row without progress", form="int", ge=0, le=2**31 - 1)
     hang_timeout: Duration = key(300.0, "longest silence of a rank", form="Duration", shown='"5min"', gt=0)
-    elastic: bool = key(False, "go on with the ranks that are left", form="bool", arrives="04")
+    elastic: bool = key(False, "go on with the ranks that are left", form="bool")
