@@ -76,8 +76,7 @@ class Survivors:
             self._words.forget()
             return Alive(words, arenas)
         sources = tuple(there[rank] for rank in found.clean)
-        pending = newest != found.step  # a save comes last of what follows a step
-        return Alive(words, arenas, found.step, sources, found.finished, attempt, pending)
+        return Alive(words, arenas, found.step, sources, found.finished, attempt, newest or 0)
 
     def close(self) -> None:
         """Give the memory back."""

@@ -58,10 +58,10 @@ class _Rank:
     report: Callable[[dict[str, Any]], None]
 
     @property
-    def pending(self) -> bool:
-        """Whether what follows the step at the start (an evaluation, a save) may not have been done."""
+    def saved(self) -> int | None:
+        """The step of the newest checkpoint, where the state goes on from memory."""
         alive = self.brief.alive
-        return alive is not None and alive.pending
+        return None if alive is None or alive.step is None else alive.saved
 
     @property
     def first(self) -> bool:
@@ -232,7 +232,7 @@ def _train(rank: _Rank, stop: Stop) -> End:
         rank.ledger,
         rank=rank.mesh.rank,
         start=rank.keeper.start,
-        pending=rank.pending,
+        saved=rank.saved,
         eval_due=Due(job.eval.every, steps, rank.feed.steps_per_epoch, time.monotonic),
         save_due=Due(job.checkpoint.every, steps, rank.feed.steps_per_epoch, time.monotonic),
     )

@@ -35,6 +35,14 @@ class Due:
             return False
         return int((step + 0.5) / self._period) > int((step - 0.5) / self._period)
 
+    def since(self, before: int, step: int) -> bool:
+        """Whether it should have happened after ``before`` and until ``step``; by a clock that was lost: always."""
+        if before >= step or (self._period is None and self._seconds is None):
+            return False
+        if self._period is None:
+            return True
+        return int((step + 0.5) / self._period) > int((before + 0.5) / self._period)
+
     def by_clock(self) -> bool:
         """Rank 0: whether the seconds since the last time have passed."""
         return self._seconds is not None and self._clock() - self._since_s >= self._seconds

@@ -56,19 +56,19 @@ def train(
     *,
     rank: int,
     start: int,
-    pending: bool = False,
+    saved: int | None = None,
     eval_due: Due,
     save_due: Due,
 ) -> End:
     """Run the steps after ``start`` up to the schedule's last.
 
     A stop from outside ends the loop after the step in which rank 0 heard of it, saved. A verdict ends it with the
-    weights as they were before the step, not saved: the last checkpoint stands. ``pending``: what follows the step
-    ``start`` is still to be done.
+    weights as they were before the step, not saved: the last checkpoint stands. ``saved``: of a state that goes on
+    from memory, the step of the newest checkpoint; what follows the step ``start`` may still be to do.
     """
     after = _After(schedule.steps, hooks, telemetry, ledger, eval_due, save_due)
-    if pending:
-        after(start, (0.0, 0.0, 0.0))
+    if saved is not None and saved < start:
+        after(start, (0.0, 0.0, float(save_due.since(saved, start))))
     for step in range(start + 1, schedule.steps + 1):
         with ledger.span("idle", "data"):
             micro_batches, counts = hooks.batches(step)

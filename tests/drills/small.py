@@ -88,7 +88,7 @@ def events(run: pl.Run | Path, kind: str) -> list[dict[str, Any]]:
     return [row for row in rows(run) if row["kind"] == "event" and row["event"] == kind]
 
 
-def _attempts(run: Path) -> dict[int, list[tuple[int, float]]]:
+def attempts_of(run: Path) -> dict[int, list[tuple[int, float]]]:
     """By attempt, the steps that rank 0 finished and the Unix time of each one's end, as its ledger has them."""
     found: dict[int, list[tuple[int, float]]] = {}
     attempt, origin = 0, 0.0
@@ -103,12 +103,12 @@ def _attempts(run: Path) -> dict[int, list[tuple[int, float]]]:
 
 def steps_done(run: Path) -> int:
     """The last step that rank 0 finished; rows of ``metrics.jsonl`` come a step later than the ledger's lines."""
-    return max(step for lines in _attempts(run).values() for step, _ in lines)
+    return max(step for lines in attempts_of(run).values() for step, _ in lines)
 
 
 def steps_lost(run: Path) -> int:
     """Steps begun more than once, by the ledger: those finished since the checkpoint, and the one that broke."""
-    by_attempt = _attempts(run)
+    by_attempt = attempts_of(run)
     numbers = sorted(by_attempt)
     pairs = itertools.pairwise(numbers)
     return sum(max(s for s, _ in by_attempt[a]) + 2 - min(s for s, _ in by_attempt[b]) for a, b in pairs)
@@ -116,7 +116,7 @@ def steps_lost(run: Path) -> int:
 
 def seconds_lost(run: Path, strike: dict[str, Any]) -> float:
     """From the fault until the step that it broke is done."""
-    last = max(by := _attempts(run))
+    last = max(by := attempts_of(run))
     return next(end for step, end in by[last] if step == strike["step"]) - float(strike["unix_s"])
 
 

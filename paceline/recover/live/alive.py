@@ -19,7 +19,7 @@ class Alive:
         sources: paths of the memories that are whole at ``step``; a rank whose own is among them keeps it.
         finished: the last steps, oldest first; the last of them is ``step``.
         attempt: that finished them.
-        pending: what follows ``step``, an evaluation or a save, may not have been done.
+        saved: step of the newest checkpoint, 0 for none: a save that the dead rank had begun is not among them.
     """
 
     words: str
@@ -28,7 +28,7 @@ class Alive:
     sources: tuple[str, ...] = ()
     finished: tuple[Finished, ...] = ()
     attempt: int = 0
-    pending: bool = False
+    saved: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON values."""
@@ -39,7 +39,7 @@ class Alive:
         """What :meth:`to_dict` wrote."""
         finished = tuple(Finished(**one) for one in row["finished"])
         arenas, sources = tuple(row["arenas"]), tuple(row["sources"])
-        return cls(row["words"], arenas, row["step"], sources, finished, row["attempt"], row["pending"])
+        return cls(row["words"], arenas, row["step"], sources, finished, row["attempt"], row["saved"])
 
     @property
     def scalars(self) -> dict[str, Any]:
