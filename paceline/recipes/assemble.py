@@ -32,6 +32,7 @@ from paceline.recipes.twins import Twin, find_twins, follow, gather
 from paceline.recover.state import TrainState, Whole, apply, collect
 from paceline.update.every_step import EveryStep
 from paceline.update.passes import InTurn, Passes
+from paceline.update.sentinel import Sentinel
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,9 @@ class Assembly:
             max_grad_norm=job.optimizer.max_grad_norm,
             router=Balances(balances) if balances else None,
             after=lambda: follow(self.twins),
+            sentinel=Sentinel(
+                (stage.number, part) for stage, part in zip(self.stages, self.models, strict=True)
+            ),
         )
 
     def state(self, scalars: dict[str, Any] | None = None) -> TrainState:

@@ -1,8 +1,8 @@
 """Where a number that is not finite came from: which ranks, and the first tensor there.
 
 Asked once, by all ranks, after the rule has fired. Weights are looked at first, then each rank's own loss, then
-gradients: those are summed over ranks by then, so that one rank's are not finite on all that share them, and the tensor
-says more than the rank.
+gradients. Those are summed over ranks by then, so that one rank's are not finite on all that share them: whose own
+backward was not finite is what its sentinel (``sentinel.py``) has seen before the sum.
 """
 
 from __future__ import annotations
@@ -25,23 +25,28 @@ def culprit(
     gradients: Sequence[Tensor | None],
     loss: Tensor,
     mesh: Mesh,
+    furthest: int = 0,
 ) -> str:
     """One sentence, the same on every rank; called by all of them.
 
     Args:
         names, weights, gradients: this rank's parameters; None where one has no gradient.
         loss: this rank's own, not yet summed.
+        furthest: 1 + the last stage on this rank whose own gradient was not finite before the sum; 0 for none.
     """
     bad = [
         [name for name, tensor in zip(names, weights, strict=True) if not _finite(tensor)],
         [] if _finite(loss) else ["loss"],
         [n for n, g in zip(names, gradients, strict=True) if g is not None and not _finite(g)],
     ]
-    flags = torch.zeros(len(KINDS), mesh.world_size, dtype=torch.float64, device=loss.device)
-    flags[:, mesh.rank] = torch.tensor([float(len(found)) for found in bad], dtype=torch.float64)
-    by_kind = mesh.sum(flags).tolist()
+    flags = torch.zeros(len(KINDS) + 1, mesh.world_size, dtype=torch.float64, device=loss.device)
+    flags[:, mesh.rank] = torch.tensor([*(float(len(found)) for found in bad), furthest], dtype=torch.float64)
+    *by_kind, stages = mesh.sum(flags).tolist()
     for kind, counts, mine in zip(KINDS, by_kind, bad, strict=True):
         ranks = [rank for rank, count in enumerate(counts) if count]
+        if kind == "gradients" and max(stages):
+            # gradients flow from the last stage to the first: where they were last finite is where it began
+            ranks = [rank for rank in ranks if stages[rank] == max(stages)] or ranks
         if ranks:
             first = _of_rank(ranks[0], mine, mesh, loss.device)
             return _told(kind, ranks, int(counts[ranks[0]]), first, mesh.world_size)

@@ -26,6 +26,7 @@ from paceline.update.clip import local_square_sum, scale_gradients
 from paceline.update.controls import Verdict, judge
 from paceline.update.culprit import culprit
 from paceline.update.passes import Passes
+from paceline.update.sentinel import Sentinel
 
 
 @dataclass(frozen=True)
@@ -126,6 +127,7 @@ class EveryStep:
     complete: Callable[[], None] = nothing
     after: Callable[[], None] = nothing
     commit: Commit | None = None
+    sentinel: Sentinel | None = None
 
     def step(
         self,
@@ -155,6 +157,8 @@ class EveryStep:
             divisor = totals[0].clamp(min=1.0)
             if self.router is not None:
                 self.router.weigh(1.0 / divisor)
+        if self.sentinel is not None:
+            self.sentinel.forget()
         loss_sum = self.passes.forward_backward(micro_batches, divisor)
         with self.ledger.span("deliver", "set-up"):
             self.delivery.finish()
@@ -207,7 +211,9 @@ class EveryStep:
     def _origin(self, loss_sum: Tensor) -> str:
         with self.ledger.span("update", "controls"):
             weights = [p.detach() for p in self.parameters]
-            return culprit(self.names, weights, [p.grad for p in self.parameters], loss_sum, self.mesh)
+            gradients = [p.grad for p in self.parameters]
+            furthest = 0 if self.sentinel is None else self.sentinel.furthest()
+            return culprit(self.names, weights, gradients, loss_sum, self.mesh, furthest)
 
     def _routing(self) -> tuple[float | None, float | None]:
         if self.router is None or self.router.aux_loss is None or self.router.load_max is None:

@@ -9,6 +9,7 @@ Legend: B batch, T sequence, P of its tokens in this part of the residual stream
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -106,6 +107,7 @@ class Decoder(nn.Module):
 
     Attributes:
         balance: load of the experts (``moe.py``), None without experts. Not a module.
+        watch: gets the gradient of what enters the first layer, in every backward; None = nobody looks.
     """
 
     def __init__(
@@ -120,6 +122,7 @@ class Decoder(nn.Module):
         self.widths, self.dtype, self.seams = widths, dtype, seams
         self.part = part or Part.whole(widths)
         self.balance = Balance(widths) if widths.num_experts else None
+        self.watch: Callable[[Tensor], None] | None = None
         tied = widths.tie_word_embeddings
         if self.part.embeds or (self.part.predicts and tied):
             self.embed_tokens = Embedding(widths.vocab_size, widths.hidden_size)
@@ -163,6 +166,8 @@ class Decoder(nn.Module):
         # a part of the stream may be shorter than the row's tokens, of which there is a target each
         length = x.shape[1] if targets is None else targets.shape[1]
         x_BPD = self._embed(x, positions) if self.part.embeds else x
+        if self.watch is not None and x_BPD.requires_grad:
+            x_BPD.register_hook(self.watch)
         rotation = self._rotation(length, x.device, positions, segments)
         counted_BP = self._counted(targets)
         looks = self._looks(segments, length, x.device)
