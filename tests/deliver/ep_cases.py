@@ -79,7 +79,8 @@ def _train(
         with torch.no_grad():
             for name, p in layer.named_parameters():
                 p -= RATE * grads[name]
-        balances.settle(lambda values: values if world is None else _sum(values))
+        balances.add_up(lambda values: values if world is None else _sum(values))
+        balances.settle()
         losses.append(float(loss if world is None else _sum(loss)))
         kept.append({name: _joined(name, g, world, etp) for name, g in grads.items()})
     weights = {n: _joined(n, p.detach(), world, etp) for n, p in layer.named_parameters()}

@@ -92,6 +92,7 @@ def strike(job: Path, name: str, layout: str, killer: Killer) -> tuple[pl.Run, l
 
 
 def judge(run: pl.Run, straight: pl.Run, killer: Killer) -> None:
+    assert len(events(run, "restart")) == 1, events(run, "restart")
     (restart,) = events(run, "restart")
     assert f"rank {killer.rank} " in restart["detail"]["cause"]
     assert restart["detail"]["from"] == f"memory, after step {restart['step']}"
