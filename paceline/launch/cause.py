@@ -115,7 +115,10 @@ def from_death(
         if code == -signal.SIGKILL:
             seen += "; if nobody sent it, the kernel did, out of host memory (dmesg)"
     else:
-        message, seen = f"rank {rank} on {host} ended without a result (exit code {code})", f"exit code {code}"
+        message, seen = (
+            f"rank {rank} on {host} ended without a result (exit code {code})",
+            f"exit code {code}",
+        )
     return Failed(
         message,
         exit_code=Exit.RANK_DIED,

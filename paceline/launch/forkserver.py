@@ -45,7 +45,7 @@ def warm(preload: Sequence[str] = (), threads_per_rank: int = 1) -> None:
     """
     if sys.platform != "linux":
         return
-    with _starting, _deaf_to_ctrl_c(), exported(for_ranks(threads_per_rank)):
+    with _starting, _deaf_to_notices(), exported(for_ranks(threads_per_rank)):
         multiprocessing.set_forkserver_preload([*PRELOAD, *preload])
         forkserver.ensure_running()
 
@@ -54,13 +54,16 @@ def start(target: Callable[..., None], args: tuple[Any, ...], name: str) -> Base
     """A new process that runs ``target(*args)``; sockets and connections among the arguments go along."""
     context: Any = multiprocessing.get_context("forkserver" if sys.platform == "linux" else "spawn")
     process: BaseProcess = context.Process(target=target, args=args, name=name, daemon=True)
-    with _starting, _deaf_to_ctrl_c(), _without_main():
+    with _starting, _deaf_to_notices(), _without_main():
         process.start()
     return process
 
 
 def settle_in() -> None:
-    """First lines of a rank: it dies with its launcher, and leaves Ctrl-C to it.
+    """First lines of a rank: it dies with its launcher, and leaves Ctrl-C and SIGTERM to it.
+
+    A batch system sends its notice to every process of a job. What it means is the launcher's to say: the step is
+    finished and saved. Whoever wants a rank dead has SIGKILL.
 
     The forkserver ends when the last write end of its pipe is closed. Each child inherits one, to start
     children of its own, which would keep the server alive after the launcher's death: a rank gives it up.
@@ -68,7 +71,7 @@ def settle_in() -> None:
     doing.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if sys.platform != "linux":
         return
     server: Any = forkserver._forkserver
@@ -93,16 +96,19 @@ def find(entry: str) -> Callable[..., Any]:
 
 
 @contextmanager
-def _deaf_to_ctrl_c() -> Iterator[None]:
-    """What is started inside never sees Ctrl-C, which a terminal sends to every process; the caller gets it after.
+def _deaf_to_notices() -> Iterator[None]:
+    """What is started inside never sees Ctrl-C or SIGTERM, which a terminal and a batch system send to every process.
 
-    The server ignores it once it has imported torch, and until then would die of it with a traceback. Starting the
-    resource tracker lets Ctrl-C through again, so that it is there first. It takes back what killed ranks have left,
+    The caller gets them after.
+
+    The server ignores Ctrl-C once it has imported torch, and until then would die of it with a traceback; of SIGTERM it
+    would die always, and its ranks with it. Starting the resource tracker lets both through again, so that it is there
+    first. It takes back what killed ranks have left,
     the semaphores of a compiler's workers, and has no need to warn of it.
     """
     with exported({"PYTHONWARNINGS": "ignore:resource_tracker:UserWarning"}):
         resource_tracker.ensure_running()
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     try:
         yield
     finally:

@@ -46,8 +46,9 @@ class Line:
         try:
             while not self._reason and self._pipe.poll(0):
                 self._reason = str(json.loads(self._pipe.recv_bytes()).get("stop", ""))
-        except (EOFError, OSError):
+        except (EOFError, OSError) as error:
             # The launcher is gone: where the kernel did not say so, the pipe does.
+            os.write(2, f"the launcher's end of the pipe is closed: {error!r}\n".encode())
             os._exit(128 + signal.SIGKILL)
         return self._reason or None
 

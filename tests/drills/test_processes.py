@@ -109,13 +109,18 @@ def test_a_killed_launcher_leaves_no_process_and_the_next_launch_resumes(
 
 
 @pytest.mark.drill(3)
-def test_a_preempted_run_saves_the_step_it_is_in(straight: pl.Run, tmp_path: Path) -> None:
+@pytest.mark.parametrize("to", ["the launcher", "every process"])
+def test_a_preempted_run_saves_the_step_it_is_in(to: str, straight: pl.Run, tmp_path: Path) -> None:
+    """A batch system sends its notice to the launcher, or to every process of the job."""
     job = write_tiny(tmp_path)
     plant(job, "sleep", step=1, every_step=True, seconds=0.05)
     run = tmp_path / "runs" / "notice"
     with Command(job, "train", "tiny.toml", "--layout", "dp=2", "--name", "notice") as one:
         wait_for(lambda: last_step(run) >= 13)
-        one.signal(signal.SIGTERM)
+        if to == "the launcher":
+            one.signal(signal.SIGTERM)
+        else:
+            os.killpg(one.process.pid, signal.SIGTERM)
         code, _, err = one.end(20)
     assert code == Exit.PREEMPTED, err
     found = checkpoint.latest(run / "checkpoints")
