@@ -45,19 +45,29 @@ class Damaged(Exception):
         self.what, self.tensor, self.file = what, tensor, file
 
 
+Stream = Callable[[int], Iterator[memoryview]]
+"""Data that is not in memory: called with a block's size, yields all of it in such blocks, the last may be shorter."""
+
+
 @dataclass(frozen=True)
 class Item:
-    """One tensor to be written: its key, its dtype by the format's name, its shape, its bytes."""
+    """One tensor to be written: its key, its dtype by the format's name, its shape, its bytes or where they come from."""
 
     key: str
     dtype: str
     shape: tuple[int, ...]
-    data: np.ndarray
+    data: np.ndarray | Stream
 
     @property
     def nbytes(self) -> int:
         """Bytes of the data by dtype and shape."""
         return ITEM_BYTES[self.dtype] * math.prod(self.shape)
+
+    def blocks(self) -> Iterator[memoryview]:
+        """The data in blocks of BLOCK_BYTES."""
+        if isinstance(self.data, np.ndarray):
+            return blocks(self.data.reshape(-1).view(np.uint8).data)
+        return self.data(BLOCK_BYTES)
 
 
 @dataclass(frozen=True)
@@ -109,10 +119,8 @@ def write(
             _write_all(fd, memoryview(head))
             part, place = [Block(0, len(head), digest(head), "")], len(head)
             for item in ordered:
-                raw = item.data.reshape(-1).view(np.uint8).data
-                if len(raw) != item.nbytes:
-                    raise ValueError(f"{item.key}: {len(raw)} bytes given, {item.nbytes} by its shape")
-                for block in blocks(raw):
+                end = place + item.nbytes
+                for block in item.blocks():
                     _write_all(fd, block)
                     hashes[item.key].append(digest(block))
                     part.append(Block(place, len(block), hashes[item.key][-1], item.key))
@@ -122,6 +130,8 @@ def write(
                         back.durable(part)
                         part = []
                     wrote()
+                if place != end:
+                    raise ValueError(f"{item.key}: {place - end} bytes too many, by its shape")
             os.fsync(fd)
             if part:
                 back.durable(part)
