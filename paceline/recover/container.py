@@ -51,7 +51,7 @@ Stream = Callable[[int], Iterator[memoryview]]
 
 @dataclass(frozen=True)
 class Item:
-    """One tensor to be written: its key, its dtype by the format's name, its shape, its bytes or where they come from."""
+    """One tensor to be written: key, dtype by the format's name, shape, and its bytes or where they come from."""
 
     key: str
     dtype: str
@@ -92,9 +92,7 @@ def write(
     metadata: Mapping[str, str],
     wrote: Callable[[], None] = lambda: None,
 ) -> Written:
-    """Write a new file, make it durable, and read it back; never overwrites.
-
-    ``wrote`` is called after each block: a sign of life in a long write.
+    """Write a new file, make it durable, and read it back; never overwrites. ``wrote`` is called after each block.
 
     Raises:
         OSError: as the system says it. Damaged: what was written does not read back.
@@ -103,11 +101,8 @@ def write(
     header: dict[str, Any] = {"__metadata__": dict(metadata)}
     at = 0
     for item in ordered:
-        header[item.key] = {
-            "dtype": item.dtype,
-            "shape": list(item.shape),
-            "data_offsets": [at, at + item.nbytes],
-        }
+        offsets = [at, at + item.nbytes]
+        header[item.key] = {"dtype": item.dtype, "shape": list(item.shape), "data_offsets": offsets}
         at += item.nbytes
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)

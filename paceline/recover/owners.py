@@ -1,4 +1,4 @@
-"""Which of the ranks that hold a slice writes it: the same answer for a rank that saves and for a reshard of its layout.
+"""Which of the ranks that hold a slice writes it: one answer for a rank that saves and for a reshard of its layout.
 
 No torch: the ranks of a layout need not be there.
 """
