@@ -77,6 +77,33 @@ def checkpoint_verify(screen: Screen, run: RunWord = "last") -> Reply:
     return Reply(found, text)
 
 
+def checkpoint_reshard(
+    screen: Screen,
+    layout: Annotated[
+        str,
+        typer.Option(
+            "--layout", metavar="L", help="of the new shards: fsdp=2,tp=2", autocompletion=complete.layouts
+        ),
+    ],
+    run: RunWord = "last",
+    out: Annotated[
+        str | None,
+        typer.Option("--out", metavar="DIR", help="write there, and leave the checkpoint as it is"),
+    ] = None,
+) -> Reply:
+    """Write a checkpoint with the shards of another layout, in one process and bounded memory.
+
+    A resume reads any layout's checkpoint as it is; this is for readers that want one file, or one file a rank.
+    """
+    from paceline.api.reshard import reshard
+    from paceline.cli.tables import bytes_text
+
+    found = reshard(run, layout=layout, out=out)
+    shards = f"{found['was']} → {found['layout']}, {many(found['ranks'], 'shard')}"
+    held = f"{bytes_text(found['bytes'])}, every byte read back"
+    return Reply(found, f"ok       {found['path']} · step {found['step']} · {shards}, {held}")
+
+
 def cluster_list(screen: Screen) -> Reply:
     """Accelerators and machine shapes known by name, for cluster.use."""
     from paceline.api.clusters import listing
@@ -247,6 +274,7 @@ HERE = (
     Here("checkpoint list", checkpoint_list),
     Here("checkpoint inspect", checkpoint_inspect),
     Here("checkpoint verify", checkpoint_verify),
+    Here("checkpoint reshard", checkpoint_reshard),
     Here("cluster list", cluster_list),
     Here("cluster show", cluster_show),
     Here("cluster measure", cluster_measure),

@@ -96,15 +96,7 @@ COMMANDS: tuple[Command, ...] = (
     Command("checkpoint list", "Keep", "RUN", "the checkpoints of a run"),
     Command("checkpoint inspect", "Keep", "RUN", "what a checkpoint holds"),
     Command("checkpoint verify", "Keep", "RUN", "read a checkpoint whole and check every hash"),
-    Command(
-        "checkpoint reshard",
-        "Keep",
-        "RUN",
-        "write a checkpoint for another layout",
-        "04",
-        ("--layout L",),
-        instead="paceline train RUN --resume --layout L loads it on another layout",
-    ),
+    Command("checkpoint reshard", "Keep", "RUN", "write a checkpoint for another layout"),
     Command(
         "checkpoint import",
         "Keep",

@@ -72,7 +72,7 @@ def explain(error: Any, argv: Sequence[str]) -> Refused:
             exit_code=Exit.USAGE,
             seen=shown(argv),
             rule=f"`{path}` needs {name}",
-            use=usage,
+            use=f"{usage} {name} {param.metavar}" if name.startswith("-") and param.metavar else usage,
         )
     if param is not None:
         return Refused(

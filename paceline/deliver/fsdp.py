@@ -32,7 +32,9 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import Shard
 
 from paceline.deliver.delivery import Delivery, Part, Precision
-from paceline.deliver.mesh import Mesh
+from paceline.deliver.held import Held
+from paceline.deliver.mesh import Mesh, Ranks, members
+from paceline.plan.layout import Layout
 
 
 def apply(parts: Sequence[Part], mesh: Mesh, precision: Precision) -> Delivery:
@@ -94,6 +96,20 @@ def gathered_from(models: Sequence[nn.Module]) -> dict[int, Gathered]:
     return {id(one.sharded_param): Gathered(one) for group in groups for one in group.fsdp_params}
 
 
+def shards(place: Held, layout: Layout, rank: int) -> tuple[Ranks, int] | None:
+    """Where :func:`apply` puts the shards of a rank's part of a parameter, for whoever must know without the ranks.
+
+    Returns:
+        The ranks that have a shard, in order, and the dim along which torch's chunk rule cuts; None: it stays whole.
+    """
+    if layout.fsdp == 1:
+        return None
+    if not place.expert:
+        return members(layout, rank, "fsdp"), 0
+    same = members(layout, rank, "edp")
+    return (same, _expert_dim(place.extent, len(same))) if len(same) > 1 else None
+
+
 def _accumulate_alike(shard: FSDPModule) -> None:
     """Weights that are first used in a step's last micro-batch, beside others that have accumulated since its first.
 
@@ -131,7 +147,7 @@ def _shard(
             mesh=experts,
             mp_policy=policy,
             reshard_after_forward=not keep,
-            shard_placement_fn=lambda p: _expert_dim(p, experts.size()),
+            shard_placement_fn=lambda p: Shard(_expert_dim(p.shape, experts.size())),
         )
     for unit in (*part.units, part.model):
         fully_shard(
@@ -139,7 +155,6 @@ def _shard(
         )
 
 
-def _expert_dim(parameter: nn.Parameter, shards: int) -> Shard | None:
+def _expert_dim(shape: Sequence[int], shards: int) -> int:
     """Dim 0 holds the experts that are here; where they are fewer than the shards, dim 1 is cut if it divides."""
-    few = parameter.shape[0] < shards and parameter.shape[1] % shards == 0
-    return Shard(1) if few else None
+    return 1 if shape[0] < shards and shape[1] % shards == 0 else 0

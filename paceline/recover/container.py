@@ -45,19 +45,29 @@ class Damaged(Exception):
         self.what, self.tensor, self.file = what, tensor, file
 
 
+Stream = Callable[[int], Iterator[memoryview]]
+"""Data that is not in memory: called with a block's size, yields all of it in such blocks, the last may be shorter."""
+
+
 @dataclass(frozen=True)
 class Item:
-    """One tensor to be written: its key, its dtype by the format's name, its shape, its bytes."""
+    """One tensor to be written: key, dtype by the format's name, shape, and its bytes or where they come from."""
 
     key: str
     dtype: str
     shape: tuple[int, ...]
-    data: np.ndarray
+    data: np.ndarray | Stream
 
     @property
     def nbytes(self) -> int:
         """Bytes of the data by dtype and shape."""
         return ITEM_BYTES[self.dtype] * math.prod(self.shape)
+
+    def blocks(self) -> Iterator[memoryview]:
+        """The data in blocks of BLOCK_BYTES."""
+        if isinstance(self.data, np.ndarray):
+            return blocks(self.data.reshape(-1).view(np.uint8).data)
+        return self.data(BLOCK_BYTES)
 
 
 @dataclass(frozen=True)
@@ -82,9 +92,7 @@ def write(
     metadata: Mapping[str, str],
     wrote: Callable[[], None] = lambda: None,
 ) -> Written:
-    """Write a new file, make it durable, and read it back; never overwrites.
-
-    ``wrote`` is called after each block: a sign of life in a long write.
+    """Write a new file, make it durable, and read it back; never overwrites. ``wrote`` is called after each block.
 
     Raises:
         OSError: as the system says it. Damaged: what was written does not read back.
@@ -93,11 +101,8 @@ def write(
     header: dict[str, Any] = {"__metadata__": dict(metadata)}
     at = 0
     for item in ordered:
-        header[item.key] = {
-            "dtype": item.dtype,
-            "shape": list(item.shape),
-            "data_offsets": [at, at + item.nbytes],
-        }
+        offsets = [at, at + item.nbytes]
+        header[item.key] = {"dtype": item.dtype, "shape": list(item.shape), "data_offsets": offsets}
         at += item.nbytes
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
@@ -109,10 +114,8 @@ def write(
             _write_all(fd, memoryview(head))
             part, place = [Block(0, len(head), digest(head), "")], len(head)
             for item in ordered:
-                raw = item.data.reshape(-1).view(np.uint8).data
-                if len(raw) != item.nbytes:
-                    raise ValueError(f"{item.key}: {len(raw)} bytes given, {item.nbytes} by its shape")
-                for block in blocks(raw):
+                end = place + item.nbytes
+                for block in item.blocks():
                     _write_all(fd, block)
                     hashes[item.key].append(digest(block))
                     part.append(Block(place, len(block), hashes[item.key][-1], item.key))
@@ -122,6 +125,8 @@ def write(
                         back.durable(part)
                         part = []
                     wrote()
+                if place != end:
+                    raise ValueError(f"{item.key}: {place - end} bytes too many, by its shape")
             os.fsync(fd)
             if part:
                 back.durable(part)

@@ -7,7 +7,6 @@ is refused with all names. Nothing keeps its initial value in silence.
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,12 +20,10 @@ from paceline.recover.agree import Ranks
 from paceline.recover.checkpoint import Problem, check_slice, damaged, latest, open_manifest, open_shard
 from paceline.recover.container import ITEM_BYTES, Damaged, Reader
 from paceline.recover.manifest import Manifest, Slice
+from paceline.recover.rows import shared_rows
 from paceline.recover.shards import DTYPES, TORCH, boxes_of
 from paceline.recover.slices import Box, overlap
 from paceline.recover.state import TrainState, local
-
-PART_BYTES = 128 << 20
-"""Read at once at most, or one row if that is more: what loading takes of memory beside the state itself."""
 
 __all__ = ["Loaded", "fill", "latest", "match", "read"]
 
@@ -90,39 +87,18 @@ def _read(step_dir: Path, state: TrainState, only: str) -> Loaded:
 
 
 def fill(reader: Reader, part: Slice, dtype: str, target: torch.Tensor, box: Box) -> int:
-    """Copy what a slice and a box share into the box's place in the local tensor; return the bytes asked for.
+    """Copy what a slice and a box share into the box's place in the local tensor; return the bytes asked for."""
+    asked = 0
 
-    Rows of the first dim lie together in the file, so only the blocks with the rows needed are read; the
-    other dims are picked in memory.
-    """
-    shared = overlap(part.starts, part.shape, box.starts, box.shape)
-    assert shared is not None
-    starts, shape = shared
-    row = ITEM_BYTES[dtype] * math.prod(part.shape[1:])
-    if not shape:
-        _copy(reader.data(part.key, part.hashes), dtype, (), (), target)
-        return row
-    at_once = max(1, PART_BYTES // row)
-    beside = tuple(slice(a - p, a - p + n) for a, p, n in zip(starts, part.starts, shape, strict=True))[1:]
-    into = tuple(
-        slice(at + a - b, at + a - b + n)
-        for at, a, b, n in zip(box.local, starts, box.starts, shape, strict=True)
-    )
-    for first in range(0, shape[0], at_once):
-        count = min(at_once, shape[0] - first)
-        low = (starts[0] - part.starts[0] + first) * row
-        raw = reader.data(part.key, part.hashes, low, low + count * row)
-        place = into[0].start + first
-        rows = target[(slice(place, place + count), *into[1:])]
-        _copy(raw, dtype, (count, *part.shape[1:]), (slice(None), *beside), rows)
-    return shape[0] * row
+    def read(low: int, high: int) -> np.ndarray:
+        nonlocal asked
+        asked += high - low
+        return reader.data(part.key, part.hashes, low, high)
 
-
-def _copy(
-    raw: np.ndarray, dtype: str, shape: tuple[int, ...], index: tuple[slice, ...], target: torch.Tensor
-) -> None:
-    with torch.no_grad():
-        target.copy_(torch.from_numpy(raw).view(TORCH[dtype]).reshape(shape)[index])
+    for index, bits in shared_rows(read, part, ITEM_BYTES[dtype], box):
+        with torch.no_grad():
+            target[index].copy_(torch.from_numpy(bits).view(TORCH[dtype]))
+    return asked
 
 
 def match(step_dir: Path, table: Manifest, state: TrainState, only: str = "") -> None:

@@ -6,16 +6,15 @@ names and sizes picks: all replicas agree without a message and each writes abou
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import torch
 from torch.distributed.tensor import DTensor
 
 from paceline.recover.buffer import Buffer, offsets
 from paceline.recover.container import Item
+from paceline.recover.owners import Holding, key_of, owned
 from paceline.recover.pieces import Piece, Snapshot
-from paceline.recover.slices import Box, boxes, shard_dim, share_out, whole
+from paceline.recover.slices import Box, boxes, moved, shard_dim, whole
 from paceline.recover.state import TrainState, local
 
 DTYPES: dict[torch.dtype, str] = {
@@ -64,8 +63,7 @@ def _parts(state: TrainState, rank: int, world_size: int) -> list[Part]:
     for name, held in _owned(state, rank, world_size).items():
         mine = local(state.tensors[name])
         for number, box in enumerate(held):
-            key = name if number == 0 else f"{name}#{number}"
-            parts.append((name, key, box, mine[box.local_index()] if box.shape else mine))
+            parts.append((name, key_of(name, number), box, mine[box.local_index()] if box.shape else mine))
     return parts
 
 
@@ -90,9 +88,7 @@ def held_boxes(tensor: torch.Tensor, starts: tuple[int, ...] | None = None) -> l
         if coordinate is None:
             return []
         found = boxes(tensor.shape, mesh.shape, coordinate, tensor.placements)
-    if starts is None or not any(starts):
-        return found
-    return [replace(b, starts=tuple(a + s for a, s in zip(b.starts, starts, strict=True))) for b in found]
+    return found if starts is None else moved(found, starts)
 
 
 def boxes_of(state: TrainState, name: str) -> list[Box]:
@@ -101,18 +97,17 @@ def boxes_of(state: TrainState, name: str) -> list[Box]:
     return held_boxes(state.tensors[name], None if place is None else place.starts)
 
 
-def _owned(state: TrainState, rank: int, world_size: int) -> dict[str, list[Box]]:
-    """name → the boxes that this rank writes. Tensors with the same replicas are shared out together."""
-    together: dict[tuple[int, ...], list[str]] = {}
-    for name, tensor in state.tensors.items():
-        together.setdefault(_replicas(state, name, tensor, rank, world_size), []).append(name)
-    owned: dict[str, list[Box]] = {}
-    for ranks, names in together.items():
-        held = {name: boxes_of(state, name) for name in names}
-        sizes = [(n, sum(b.numel for b in held[n]) * state.tensors[n].element_size()) for n in names]
-        owner = share_out(sizes, len(ranks))
-        owned.update({n: held[n] for n in names if held[n] and ranks[owner[n]] == rank})
-    return owned
+def _owned(state: TrainState, rank: int, world_size: int) -> dict[str, tuple[Box, ...]]:
+    """name → the boxes that this rank writes."""
+    held = {
+        name: Holding(
+            tuple(boxes_of(state, name)),
+            _replicas(state, name, tensor, rank, world_size),
+            tensor.element_size(),
+        )
+        for name, tensor in state.tensors.items()
+    }
+    return owned(held, rank)
 
 
 def _replicas(

@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -65,6 +65,13 @@ def boxes(
         factor = getattr(placement, "split_factor", 1)
         held[dim] = _pick(held[dim], parts, index, int(factor))
     return _product(held)
+
+
+def moved(held: Sequence[Box], starts: Sequence[int]) -> list[Box]:
+    """The boxes of a part as boxes of the whole, in which the part begins at ``starts``."""
+    if not any(starts):
+        return list(held)
+    return [replace(b, starts=tuple(a + s for a, s in zip(b.starts, starts, strict=True))) for b in held]
 
 
 def shard_dim(placement: Any) -> int | None:

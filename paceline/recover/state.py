@@ -143,7 +143,7 @@ def collect(
                 for slot, value in _slots(optimizer, group, parameter).items():
                     state.tensors[f"optimizer/{name}/{slot}"] = value
     for full, tensor in state.tensors.items():
-        place = _place(full, tensor, held or {})
+        place = place_of(full, tuple(tensor.shape), held or {})
         if place is not None:
             state.places[full] = place
     if whole is not None:
@@ -152,16 +152,31 @@ def collect(
     return state
 
 
-def _place(full: str, tensor: torch.Tensor, held: Mapping[str, Held]) -> Place | None:
-    """A tensor of a parameter lies where the parameter does; a step counter is whole, on the same ranks."""
-    kind, _, name = full.partition("/")
-    name = name if kind == "model" else name.rpartition("/")[0]
+def place_of(full: str, shape: tuple[int, ...], held: Mapping[str, Held]) -> Place | None:
+    """A tensor of a parameter lies where the parameter does; a step counter is whole, on the same ranks.
+
+    Args:
+        full: name in a state. shape: of the tensor here, before sharding.
+        held: by name of parameter or buffer; None is returned for what is not in it.
+    """
+    name = owner_of(full)
     if name not in held:
         return None
     have = held[name]
-    if tensor.ndim != len(have.shape) or full.endswith("/step"):
-        return Place(tuple(tensor.shape), (0,) * tensor.ndim, have.holders)
+    if is_counter(full, shape, have):
+        return Place(shape, (0,) * len(shape), have.holders)
     return Place(have.shape, have.starts, have.replicas)
+
+
+def is_counter(full: str, shape: Sequence[int], have: Held) -> bool:
+    """Whether a tensor of the optimizer is one number for a whole parameter, so that no axis cuts it."""
+    return len(shape) != len(have.shape) or full.endswith("/step")
+
+
+def owner_of(full: str) -> str:
+    """The parameter or buffer that a name of a state belongs to: ``optimizer/a.weight/exp_avg`` → ``a.weight``."""
+    kind, _, name = full.partition("/")
+    return name if kind == "model" else name.rpartition("/")[0]
 
 
 def _everywhere(whole: Whole, optimizer: torch.optim.Optimizer | None) -> frozenset[str]:

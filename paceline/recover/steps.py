@@ -100,10 +100,10 @@ def clear_leftovers(folder: Path, *, attempt: int, own: Path) -> None:
         return  # what is set aside may be all that is good
     for path in _hidden_folders(folder, "old"):
         home = folder / _step_part(path)
-        if named is not None and named == (home.name, hash_of(path)) and hash_of(home) != named[1]:
-            if not home.exists():
-                os.rename(path, home)
-        else:
+        means = named is not None and named == (home.name, hash_of(path)) and hash_of(home) != named[1]
+        if not home.exists() and (means or named is None or named[0] != home.name):
+            os.rename(path, home)  # killed between two renames
+        elif not means:
             remove(path)
 
 
@@ -134,8 +134,15 @@ def mark(path: Path, attempt: int) -> None:
     atomic.write_json(path / MARKER, row)
 
 
-def publish(folder: Path, temp: Path, step: int, own_hash: str, attempt: int) -> None:
-    """Give a complete, verified save its name, then write ``latest``. A step of this number is replaced."""
+def publish(
+    folder: Path, temp: Path, step: int, own_hash: str, attempt: int, *, to_latest: bool = True
+) -> None:
+    """Give a complete, verified save its name, then write ``latest``. A step of this number is replaced.
+
+    Args:
+        to_latest: False where an older step is written anew: ``latest`` goes on naming the newer one, and the step
+            that is replaced can be put back until its place is taken.
+    """
     final = folder / manifest.step_name(step)
     try:
         named = read_latest(folder)
@@ -144,7 +151,7 @@ def publish(folder: Path, temp: Path, step: int, own_hash: str, attempt: int) ->
     replaced: Path | None = None
     if final.exists():
         kept = named == (final.name, hash_of(final))
-        replaced = hidden(folder, step, "old" if kept else "gone", attempt)
+        replaced = hidden(folder, step, "old" if kept or not to_latest else "gone", attempt)
         os.rename(final, replaced)
     try:
         os.rename(temp, final)
@@ -153,7 +160,8 @@ def publish(folder: Path, temp: Path, step: int, own_hash: str, attempt: int) ->
             os.rename(replaced, final)
         raise
     atomic.sync_folder(folder)
-    write_latest(folder, step, own_hash)
+    if to_latest:
+        write_latest(folder, step, own_hash)
     for path in _hidden_folders(folder, "old"):
         remove(path)
     if replaced is not None:

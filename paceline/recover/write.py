@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -85,19 +85,7 @@ def write(
         ranks.together(lambda: _open(folder, temp, step, run_id, attempt), on=0)
         nbytes = ranks.total(taken.nbytes)
         spent = ranks.together(lambda: _write_rank(temp, taken, nbytes, moved))
-        head = Manifest(
-            step=step,
-            layout=layout,
-            world_size=ranks.size,
-            identity=dict(identity),
-            scalars=taken.scalars,
-            ties=taken.ties,
-            groups=taken.groups,
-            tensors={},
-            files={},
-            paceline=__version__,
-            created=datetime.now(UTC).isoformat(timespec="seconds"),
-        )
+        head = head_of(taken, layout=layout, world_size=ranks.size, identity=identity)
         ranks.together(lambda: _publish(folder, temp, head, attempt), on=0)
     except BaseException:
         if ranks.rank == 0:
@@ -107,6 +95,56 @@ def write(
     assert spent is not None
     path = folder / manifest.step_name(step)
     return Saved(path, step, nbytes, time.monotonic() - began, spent, *(dropped or ((), "")))
+
+
+def write_alone(
+    folder: Path, parts: Iterable[Snapshot], head: Manifest, *, attempt: int = 0, to_latest: bool = True
+) -> int:
+    """A whole save by one process: every rank's part in turn, checked and published as :func:`write` does it.
+
+    Nobody else writes in ``folder`` meanwhile: the caller holds a lock.
+
+    Args:
+        parts: by rank, ``head.world_size`` of them, each needed only while it is written.
+        head: the manifest without tensors and files.
+        to_latest: whether ``latest`` is to name this step.
+
+    Returns:
+        Bytes of data.
+
+    Raises:
+        Failed: the store is full, read-only or gone (55); whatever reading the parts raises.
+        Refused: the step there is another run's (54).
+    """
+    temp = steps.hidden(folder, head.step, "tmp", attempt)
+    nbytes = 0
+    try:
+        _open(folder, temp, head.step, head.run_id, attempt)
+        for taken in parts:
+            _write_rank(temp, taken, taken.nbytes, lambda: None)
+            nbytes += taken.nbytes
+        _publish(folder, temp, head, attempt, to_latest)
+    except BaseException:
+        steps.remove(temp)
+        raise
+    return nbytes
+
+
+def head_of(taken: Snapshot, *, layout: str, world_size: int, identity: Mapping[str, str]) -> Manifest:
+    """The manifest of a save before anything is written: no tensors, no files."""
+    return Manifest(
+        step=int(taken.scalars["step"]),
+        layout=layout,
+        world_size=world_size,
+        identity=dict(identity),
+        scalars=taken.scalars,
+        ties=taken.ties,
+        groups=taken.groups,
+        tensors={},
+        files={},
+        paceline=__version__,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+    )
 
 
 def _open(folder: Path, temp: Path, step: int, run_id: str, attempt: int) -> None:
@@ -168,7 +206,7 @@ def _agreed(taken: Snapshot) -> str:
     return container.digest(json.dumps([taken.scalars], sort_keys=True).encode())
 
 
-def _publish(folder: Path, temp: Path, head: Manifest, attempt: int) -> None:
+def _publish(folder: Path, temp: Path, head: Manifest, attempt: int, to_latest: bool = True) -> None:
     with steps.store_errors(temp):
         full = _merge(temp, head)
         raw, own_hash = manifest.encode(full)
@@ -182,7 +220,7 @@ def _publish(folder: Path, temp: Path, head: Manifest, attempt: int) -> None:
         except Damaged as fault:
             seen = f"{fault.file} {fault.tensor} {fault.what}"
             raise _not_read_back("its manifest does", seen, temp / manifest.NAME) from fault
-        steps.publish(folder, temp, full.step, own_hash, attempt)
+        steps.publish(folder, temp, full.step, own_hash, attempt, to_latest=to_latest)
 
 
 def _merge(temp: Path, head: Manifest) -> Manifest:

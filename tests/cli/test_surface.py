@@ -39,7 +39,7 @@ INTERFACE: dict[str, tuple[str, str, str]] = {
     "checkpoint list": ("Keep", "", ""),
     "checkpoint inspect": ("Keep", "", ""),
     "checkpoint verify": ("Keep", "", ""),
-    "checkpoint reshard": ("Keep", "04", "--layout"),
+    "checkpoint reshard": ("Keep", "", "--layout --out"),
     "checkpoint import": ("Keep", "06", ""),
     "checkpoint export": ("Keep", "06", "--to"),
     "cluster list": ("Keep", "", ""),

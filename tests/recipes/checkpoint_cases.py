@@ -70,3 +70,15 @@ def _whole(built: Assembly, mesh: Mesh) -> dict[str, Any]:
     buffers = {n: b.clone() for model in built.models for n, b in model.named_buffers()}
     found["buffers"] = {n: torch.as_tensor(b) for n, b in buffers.items()}
     return found
+
+
+def load_and_save(
+    world: World | None, *, folder: str, into: str, job: Job, widths: ModelWidths, layout: str
+) -> None:
+    """The checkpoint of ``folder`` read on ``layout`` and saved by it, without a step between."""
+    mesh, built = _assembly(world, job.replace({"train.seed": 99}), widths, layout)
+    state = built.state()
+    read(Path(folder) / "step-00000002", state, world=mesh.everyone)
+    built.load(state)
+    again = built.state(dict(state.scalars))
+    save(Path(into), again, layout=layout, identity=IDENTITY, world=mesh.everyone)

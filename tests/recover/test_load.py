@@ -150,7 +150,7 @@ def test_a_large_slice_is_read_in_parts(
     at_once: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(container, "BLOCK_BYTES", 64)
-    monkeypatch.setattr("paceline.recover.load.PART_BYTES", at_once)
+    monkeypatch.setattr("paceline.recover.rows.PART_BYTES", at_once)
     full = {"model/w": torch.randn(13, 3, 2), "model/v": torch.randn(101)}
     save(tmp_path, TrainState(dict(full), {"step": 1}), layout="single", identity=IDENTITY)
     mine = TrainState({name: torch.zeros_like(t) for name, t in full.items()})
