@@ -45,3 +45,17 @@ def test_by_clock_starts_again_when_it_happened() -> None:
     assert due.by_clock()
     due.happened()
     assert not due.by_clock()
+
+
+@pytest.mark.parametrize("every", [1, 4, 7, "25%", "1 epoch", "never"])
+def test_since_is_by_step_of_any_step_between(every: object) -> None:
+    due = Due(parse_interval(every), 100, 7.5, lambda: 0.0)
+    for before in range(0, 30, 3):
+        for step in range(before, 40):
+            assert due.since(before, step) == any(due.by_step(s) for s in range(before + 1, step + 1))
+
+
+def test_since_by_a_clock_that_was_lost_is_now() -> None:
+    due = Due(parse_interval("5min"), 100, 10.0, lambda: 0.0)
+    assert due.since(3, 4)
+    assert not due.since(4, 4)
