@@ -5,6 +5,7 @@
 # make plan-local   local layouts predicted, then run: error and order
 # make plan-memory    the planner's memory against the dry run of the real code; exit 1 when a layout is beyond 3 %
 # make drills  every fault drill, slow ones too; writes the table docs/drills.md; exit 1 when one fails that is not known to
+# make soak    hundreds of kills at random instants (40 minutes)
 # make bench   ratios against the shortest hand-written loop, and of start-up; the dry run at full depth
 # Each sets up .venv first; PYTHON chooses the interpreter (3.11 or later).
 
@@ -13,7 +14,7 @@ BIN := .venv/bin
 JOBS ?= 2
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test lint prove drills bench plan-accuracy plan-local plan-memory clean
+.PHONY: demo test lint prove drills soak bench plan-accuracy plan-local plan-memory clean
 
 .venv/.run: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Paceline needs Python 3.11 or later: make PYTHON=python3.12 ...")'
@@ -47,9 +48,13 @@ prove: .venv/.dev
 drills: .venv/.dev
 	$(BIN)/python -m tests.drills.table
 
+soak: .venv/.dev
+	$(BIN)/python -m pytest -m soak tests/drills
+
 bench: .venv/.dev
 	$(BIN)/python benchmarks/step_overhead.py
 	$(BIN)/python benchmarks/start.py
+	$(BIN)/python -m benchmarks.restart
 	$(BIN)/python benchmarks/dry_run_depth.py
 
 plan-accuracy: .venv/.dev

@@ -89,7 +89,7 @@ class Killer:
 
 @pytest.mark.drill(1, 19)
 @pytest.mark.parametrize(
-    ("times", "seed"), [(4, 0), *(pytest.param(10, n, marks=pytest.mark.slow_drill) for n in range(1, 21))]
+    ("times", "seed"), [(4, 0), *(pytest.param(10, n, marks=pytest.mark.soak) for n in range(1, 21))]
 )
 def test_all_killed_again_and_again(
     times: int, seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, record_property: Record

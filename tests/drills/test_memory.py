@@ -125,8 +125,7 @@ def test_no_finished_step_is_lost(
     record_property("steps_lost", 0)
 
 
-@pytest.mark.slow_drill
-@pytest.mark.drill(1)
+@pytest.mark.soak
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("layout", ["dp=4", "dp=2,fsdp=2"])
 def test_kills_at_random_instants(
