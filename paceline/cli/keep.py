@@ -104,6 +104,31 @@ def checkpoint_reshard(
     return Reply(found, f"ok       {found['path']} · step {found['step']} · {shards}, {held}")
 
 
+def checkpoint_export(
+    screen: Screen,
+    run: RunWord,
+    folder: Annotated[str, typer.Argument(metavar="DIR", help="a folder to be made")],
+    to: Annotated[
+        str, typer.Option("--to", metavar="hf|safetensors", help="for transformers, or for everything else")
+    ],
+) -> Reply:
+    """Write the whole weights of a checkpoint for other tools, config.json beside them; never over anything.
+
+    hf: names and config of the published family that computes the same; refused where there is none.
+    safetensors: everything that the model holds, by its own names.
+    """
+    from paceline.api.export import export
+    from paceline.cli.tables import bytes_text
+
+    found = export(run, folder, to=to)
+    held = f"{many(found['tensors'], 'tensor')}, {bytes_text(found['bytes'])}, {many(len(found['files']), 'file')}"
+    family = f" ({found['family']})" if to == "hf" else ""
+    return Reply(
+        found,
+        f"ok       {found['path']} · step {found['step']} · {to}{family} · {held}, every byte read back",
+    )
+
+
 def cluster_list(screen: Screen) -> Reply:
     """Accelerators and machine shapes known by name, for cluster.use."""
     from paceline.api.clusters import listing
@@ -275,6 +300,7 @@ HERE = (
     Here("checkpoint inspect", checkpoint_inspect),
     Here("checkpoint verify", checkpoint_verify),
     Here("checkpoint reshard", checkpoint_reshard),
+    Here("checkpoint export", checkpoint_export),
     Here("cluster list", cluster_list),
     Here("cluster show", cluster_show),
     Here("cluster measure", cluster_measure),

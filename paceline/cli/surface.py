@@ -105,15 +105,7 @@ COMMANDS: tuple[Command, ...] = (
         "06",
         instead="paceline train JOB begins from new weights",
     ),
-    Command(
-        "checkpoint export",
-        "Keep",
-        "RUN",
-        "weights for other tools",
-        "06",
-        ("--to hf|safetensors DIR",),
-        instead="paceline checkpoint inspect RUN says where its .safetensors files are",
-    ),
+    Command("checkpoint export", "Keep", "RUN DIR", "weights for other tools"),
     Command("cluster list", "Keep", "", "the accelerators and machine shapes known by name"),
     Command("cluster show", "Keep", "NAME", "devices, links and prices of a cluster"),
     Command(

@@ -41,7 +41,7 @@ INTERFACE: dict[str, tuple[str, str, str]] = {
     "checkpoint verify": ("Keep", "", ""),
     "checkpoint reshard": ("Keep", "", "--layout --out"),
     "checkpoint import": ("Keep", "06", ""),
-    "checkpoint export": ("Keep", "06", "--to"),
+    "checkpoint export": ("Keep", "", "--to"),
     "cluster list": ("Keep", "", ""),
     "cluster show": ("Keep", "", ""),
     "cluster measure": ("Keep", "", "--from --out"),
