@@ -28,8 +28,15 @@ from paceline.recover.steps import check_store
 Say = Callable[[str, str], None]
 
 
-def begin(folder: RunFolder, target: Target, loaded: Loaded, ground: Ground) -> float:
+RANDOM = "random: (seed, name, index)"
+
+
+def begin(
+    folder: RunFolder, target: Target, loaded: Loaded, ground: Ground, *, weights: str = RANDOM
+) -> float:
     """Fill the folder of a new run, or bring an old one's up to date; Unix seconds of the run's first start.
+
+    ``weights``: what the manifest says that they start from.
 
     The caller holds the folder's lock, and everything that can be refused has been.
     """
@@ -46,7 +53,7 @@ def begin(folder: RunFolder, target: Target, loaded: Loaded, ground: Ground) -> 
     if not target.resumes:
         folder.copy_source(loaded.path if loaded.files else None, loaded.files[:-1])
         _keep_tokenizer(folder, ground)
-        manifests.write(folder, _manifest(loaded, ground))
+        manifests.write(folder, _manifest(loaded, ground, weights))
     write_json(folder.evidence / "plan.json", ground.plan.to_dict())
     _plan_page(folder, ground)
     records.write(folder, 1, _record(folder, ground), attempt=target.attempt)
@@ -136,11 +143,11 @@ def _millions(count: int) -> str:
     return str(count)
 
 
-def _manifest(loaded: Loaded, ground: Ground) -> dict[str, object]:
+def _manifest(loaded: Loaded, ground: Ground, weights: str) -> dict[str, object]:
     prepared, machine, job = ground.prepared, ground.machine, ground.job
     held_out = f"{job.data.eval} of the documents" if isinstance(job.data.eval, float) else "data.eval"
     return manifests.new_manifest(
-        hashes=ground.hashes() | {"weights": "random: (seed, name, index)"},
+        hashes=ground.hashes() | {"weights": weights},
         preprocessing={
             "tokenizer": prepared.index["tokenizer"],
             "packing": job.data.packing,

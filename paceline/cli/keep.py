@@ -9,7 +9,7 @@ import typer
 from paceline.cli import complete
 from paceline.cli.frame import Here
 from paceline.cli.screen import Reply, Screen
-from paceline.cli.words import JobWord, RunWord, Sets, split_sets
+from paceline.cli.words import JobWord, LayoutWord, RunWord, Sets, split_sets
 from paceline.ledger.plural import many
 from paceline.plan.measured import QUIET
 
@@ -127,6 +127,43 @@ def checkpoint_export(
         found,
         f"ok       {found['path']} · step {found['step']} · {to}{family} · {held}, every byte read back",
     )
+
+
+def checkpoint_import(
+    screen: Screen,
+    source: Annotated[str, typer.Argument(metavar="SOURCE", help="a .safetensors file, or a folder of them")],
+    job: Annotated[
+        str,
+        typer.Option(
+            "--job", metavar="JOB", help="the job that goes on from them", autocompletion=complete.job_words
+        ),
+    ],
+    layout: LayoutWord = None,
+    sets: Sets = None,
+) -> Reply:
+    """Make a run whose checkpoint of step 0 holds these weights; paceline train RUN --resume trains it.
+
+    Names are our own, or those of llama, mistral, mixtral, qwen2, qwen3, qwen3_moe. Strict: every key must fit the
+    job's model. Pickles are never opened.
+    """
+    from paceline.api.importing import import_weights
+    from paceline.cli.tables import bytes_text
+
+    found = import_weights(
+        source,
+        job=job,
+        layout=layout or "auto",
+        set=split_sets(sets),
+        say=lambda f, t: screen.note(f"{f}  {t}"),
+    )
+    if found["rounded"]:
+        screen.warn(
+            f"{many(len(found['rounded']), 'key')} of float64 rounded to float32, as {found['rounded'][0]}"
+        )
+    names = "own names" if found["names"] == "own" else f"names of {found['names']}"
+    held = f"{many(found['tensors'], 'tensor')} by {names} → {found['layout']}, {bytes_text(found['bytes'])}"
+    text = f"ok       {found['path']} · step 0 · {held}\nnext     paceline train {found['run']} --resume"
+    return Reply(found, text)
 
 
 def cluster_list(screen: Screen) -> Reply:
@@ -301,6 +338,7 @@ HERE = (
     Here("checkpoint verify", checkpoint_verify),
     Here("checkpoint reshard", checkpoint_reshard),
     Here("checkpoint export", checkpoint_export),
+    Here("checkpoint import", checkpoint_import),
     Here("cluster list", cluster_list),
     Here("cluster show", cluster_show),
     Here("cluster measure", cluster_measure),

@@ -90,17 +90,6 @@ def stream(source: Source, tensor: str, dtype: str, box: Box) -> Stream:
     return blocks_of
 
 
-def zeros(nbytes: int) -> Stream:
-    """So many bytes of zero: the moments of an optimizer that has taken no step."""
-
-    def blocks_of(block_bytes: int) -> Iterator[memoryview]:
-        block = memoryview(bytes(min(block_bytes, nbytes)))
-        for start in range(0, nbytes, block_bytes):
-            yield block[: nbytes - start]
-
-    return blocks_of
-
-
 def _parts(source: Source, tensor: str, item_bytes: int, box: Box) -> Iterator[np.ndarray]:
     """The block's bytes, some rows of the first dim at a time."""
     rows, beside = (box.shape[0], box.shape[1:]) if box.shape else (1, ())

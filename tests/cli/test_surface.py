@@ -40,7 +40,7 @@ INTERFACE: dict[str, tuple[str, str, str]] = {
     "checkpoint inspect": ("Keep", "", ""),
     "checkpoint verify": ("Keep", "", ""),
     "checkpoint reshard": ("Keep", "", "--layout --out"),
-    "checkpoint import": ("Keep", "06", ""),
+    "checkpoint import": ("Keep", "", "--job --layout --set"),
     "checkpoint export": ("Keep", "", "--to"),
     "cluster list": ("Keep", "", ""),
     "cluster show": ("Keep", "", ""),

@@ -140,7 +140,9 @@ def main(argv: list[str] | None = None) -> int:
     asked = parser.parse_args(argv)
     recorder = Recorder()
     began = time.monotonic()
-    code = pytest.main(["-m", "drill and not soak", "-p", "no:cacheprovider", str(ROOT / "tests")], plugins=[recorder])
+    code = pytest.main(
+        ["-m", "drill and not soak", "-p", "no:cacheprovider", str(ROOT / "tests")], plugins=[recorder]
+    )
     text = page(recorder.by_drill, time.monotonic() - began)
     if asked.dry:
         print(text)

@@ -82,3 +82,16 @@ def load_and_save(
     built.load(state)
     again = built.state(dict(state.scalars))
     save(Path(into), again, layout=layout, identity=IDENTITY, world=mesh.everyone)
+
+
+def save_first(
+    world: World | None, *, folder: str, job: Job, widths: ModelWidths, layout: str, precision: str
+) -> None:
+    """What a run has before its first step, saved as step 0."""
+    mesh = build_mesh(Layout.parse(layout), 0 if world is None else world.rank, world)
+    built = assemble(job, widths, precision, mesh, CPU)
+    scalars = {
+        "step": 0, "position": 0, "tokens": 0.0, "samples": 0.0, "steps": 30, "seed": job.train.seed,
+        "precision": precision,
+    }  # fmt: skip
+    save(Path(folder), built.state(scalars), layout=layout, identity=IDENTITY, world=mesh.everyone)
