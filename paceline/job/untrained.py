@@ -43,6 +43,7 @@ def refuse_to_load(job: Job) -> None:
         exit_code=Exit.USAGE,
         key="model.weights",
         seen=f'model.hf = "{job.model.hf}"; model.weights not given, which means pretrained',
-        rule="weights are loaded with capability 06; until then a model trains from random numbers, if the job says so",
+        rule="weights are loaded with capability 06; until then a job says random, and "
+        "`paceline checkpoint import` starts a run of it from weights that are here",
         use='model.weights = "random"',
     )
