@@ -129,10 +129,8 @@ def test_large_ones_are_cut_and_the_index_says_where(
         with safe_open(tmp_path / "out" / name, "pt") as file:
             assert key in file.keys()  # noqa: SIM118
     for name in done["files"]:
-        assert (tmp_path / "out" / name).stat().st_size < 20_000 + 4096 or name.startswith("model-0000")
-    with torch.no_grad():
-        tokens = torch.arange(10)[None]
-        assert torch.isfinite(pl.load(run.path)(tokens)).all()
+        held = [found[key] for key, file in index["weight_map"].items() if file == name]
+        assert len(held) == 1 or sum(t.numel() * 8 for t in held) <= 20_000, name
 
 
 @pytest.mark.parametrize("there", ["a file in it", "a file of its name"])
