@@ -27,6 +27,7 @@ from tests.drills.small import (
     wait_for,
     write_tiny,
 )
+from tests.small_disk import mounted
 
 
 @pytest.fixture
@@ -219,17 +220,8 @@ def test_data_that_is_swapped_during_the_run_is_noticed_at_the_resume(tmp_path: 
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    if os.geteuid() != 0:
-        pytest.skip("a file system of 6 MB is mounted, which needs root")
-    place = tmp_path / "disk"
-    place.mkdir()
-    done = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=6m", "tmpfs", place], capture_output=True, text=True
-    )
-    if done.returncode:
-        pytest.skip(f"this kernel lets nobody mount a tmpfs here: {done.stderr.strip()}")
-    yield place
-    subprocess.run(["umount", place], check=True)
+    with mounted(tmp_path / "disk", "size=6m") as place:
+        yield place
 
 
 @pytest.mark.slow_drill

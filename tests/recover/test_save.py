@@ -24,6 +24,7 @@ from paceline.recover.whole import read_whole
 from paceline.recover.write import Saved
 from tests.pool import RankError, RankPool
 from tests.recover.cases import IDENTITY, Run
+from tests.small_disk import mounted
 
 CASES = "tests.recover.cases"
 
@@ -171,17 +172,8 @@ def test_what_does_not_read_back_is_not_named(
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    if os.geteuid() != 0:
-        pytest.skip("a file system of 5 MB is mounted, which needs root")
-    place = tmp_path / "disk"
-    place.mkdir()
-    done = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=5m,nr_inodes=40", "tmpfs", place], capture_output=True, text=True
-    )
-    if done.returncode:
-        pytest.skip(f"this kernel lets nobody mount a tmpfs here: {done.stderr.strip()}")
-    yield place
-    subprocess.run(["umount", place], check=True)
+    with mounted(tmp_path / "disk", "size=5m,nr_inodes=40") as place:
+        yield place
 
 
 @pytest.mark.drill(21)
