@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -75,6 +75,7 @@ class _Attempts:
         self._on_message, self._on_attempt, self._stop = on_message, on_attempt, stop
         self._reached = None if brief.resume is None else open_manifest(brief.resume).step
         self._without_progress = 0
+        self._rollbacks, self._went_back_at = 0, 0
         self._died: set[int] = set()
         self._survivors: Survivors | None = None
         if brief.layout.world_size > 1 and brief.job.restart.max > 0 and not brief.timed:
@@ -86,9 +87,13 @@ class _Attempts:
         """Start, and start again, until an attempt ends by itself."""
         while True:
             try:
-                return self._launch()
+                result = self._launch()
             except PacelineError as error:
                 self._prepare_next(error)
+                continue
+            if result.get("rollback") is None:
+                return result
+            self._go_back(result["rollback"])
 
     def close(self) -> None:
         """Give back the memory in which ranks would have found their states."""
@@ -118,10 +123,54 @@ class _Attempts:
             resume=newest,
             alive=alive,
         )
-        row = _restart_row(self._brief, brief.layout, error, step or 0)
+        detail = {"cause": error.message, "from": _source(self._brief, step or 0)}
+        if layout != brief.layout:
+            detail["layout"] = str(layout)
+        self._tell("restart", step or 0, detail)
+
+    def _go_back(self, verdict: Mapping[str, Any]) -> None:
+        """A rule goes back: the next attempt has the last checkpoint, and the data after the batch that it saw."""
+        brief, failed = self._brief, int(verdict["failed"])
+        newest = latest(brief.folder.checkpoints)
+        step = 0 if newest is None else open_manifest(newest).step
+        self._rollbacks = self._rollbacks + 1 if failed <= self._went_back_at else 1
+        self._went_back_at = max(failed, self._went_back_at)
+        if self._rollbacks > max(1, brief.job.restart.max):
+            raise _back_in_vain(brief, verdict, self._rollbacks - 1)
+        alive = None if self._survivors is None else self._survivors.afresh()
+        self._reached = step
+        self._brief = replace(
+            brief,
+            attempt=brief.attempt + 1,
+            resume=newest,
+            alive=alive,
+            skip_to=(step, int(verdict["position"])),
+        )
+        self._tell(
+            "restart",
+            step,
+            {
+                "control": verdict["control"],
+                "cause": f"{verdict['seen']} at step {failed}",
+                "from": "the beginning" if newest is None else newest.name,
+                "left out": f"the rows of {many(failed - step, 'step')}",
+            },
+        )
+
+    def _tell(self, event: str, step: int, detail: dict[str, Any]) -> None:
+        """A row of the attempt that begins, and word of it to whoever watches."""
+        brief = self._brief
+        row = {
+            "kind": "event",
+            "step": step,
+            "attempt": brief.attempt,
+            "time_s": round(time.time() - brief.started_unix_s, 4),
+            "event": event,
+            "detail": detail,
+        }
         _write(brief, row)
         self._on_message(row)
-        self._on_attempt(self._brief)
+        self._on_attempt(brief)
 
     def _next_layout(self) -> Layout:
         """The same, or that of the ranks that are left where the job wants to go on with these."""
@@ -152,28 +201,29 @@ class _Attempts:
         return run_ranks(ENTRY, brief.payload(), world_size=brief.layout.world_size, **settings)[0]
 
 
-def _restart_row(brief: Brief, before: Layout, error: PacelineError, step: int) -> dict[str, Any]:
+def _source(brief: Brief, step: int) -> str:
     if brief.alive is not None and brief.alive.step is not None:
-        source = f"memory, after step {step}"
-    else:
-        source = "the beginning" if brief.resume is None else brief.resume.name
-    detail = {"cause": error.message, "from": source}
-    if brief.layout != before:
-        detail["layout"] = str(brief.layout)
-    return {
-        "kind": "event",
-        "step": step,
-        "attempt": brief.attempt,
-        "time_s": round(time.time() - brief.started_unix_s, 4),
-        "event": "restart",
-        "detail": detail,
-    }
+        return f"memory, after step {step}"
+    return "the beginning" if brief.resume is None else brief.resume.name
 
 
 def _write(brief: Brief, row: dict[str, Any]) -> None:
     writer = MetricsWriter(brief.folder.metrics)
     writer.write(row)
     writer.close()
+
+
+def _back_in_vain(brief: Brief, verdict: Mapping[str, Any], times: int) -> Failed:
+    finite = verdict["signal"] != "nonfinite"
+    return Failed(
+        f"control {verdict['control']} went back {many(times, 'time')} without getting past step {verdict['failed']}",
+        exit_code=Exit.CONTROL if finite else Exit.NONFINITE,
+        key=f"control.{verdict['control']}",
+        seen=f"{verdict['seen']}\n{verdict['origin']}".rstrip(),
+        rule="other data did not help: it is not the batch",
+        use=f"--set optimizer.lr={brief.job.optimizer.lr / 3:.1g}, or an earlier checkpoint: "
+        f"paceline checkpoint list {brief.folder.path}",
+    )
 
 
 def _used_up(error: PacelineError, most: int) -> Failed:

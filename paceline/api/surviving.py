@@ -78,6 +78,12 @@ class Survivors:
         sources = tuple(there[rank] for rank in found.clean)
         return Alive(words, arenas, found.step, sources, found.finished, attempt, newest or 0)
 
+    def afresh(self) -> Alive:
+        """For an attempt that does not go on from memory."""
+        self._found = None
+        self._words.forget()
+        return Alive(path_of(self._words.buffer), tuple(path_of(buffer) for buffer in self._buffers))
+
     def close(self) -> None:
         """Give the memory back."""
         self._forget_before()

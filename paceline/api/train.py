@@ -29,7 +29,7 @@ from paceline.launch.environment import refuse_engine_world
 from paceline.launch.machine import refuse_platform
 from paceline.ledger.folder import RunFolder, check_run_name, create
 from paceline.ledger.lock import Lock
-from paceline.ledger.outcome import Exit, PacelineError
+from paceline.ledger.outcome import Exit, Failed, PacelineError
 from paceline.ledger.plural import many
 from paceline.ledger.status import Heartbeat
 
@@ -128,6 +128,8 @@ def _run(brief: Brief, ground: Ground, board: _Board) -> Run:
                 on_attempt=lambda next_one: _note(heart, next_one),
                 stop=board.stop,
             )
+            if result["control"] is not None:
+                raise _stopped_by(result["control"], folder, result["step"])
         except PacelineError as error:
             with suppress(OSError):  # the error is what the caller must see, whatever became of the folder
                 heart.end("failed", error.exit_code, error.message)
@@ -144,6 +146,20 @@ def _run(brief: Brief, ground: Ground, board: _Board) -> Run:
             board.heart = None
             board.close(folder)
     return Run(folder)
+
+
+def _stopped_by(verdict: Row, folder: RunFolder, step: int) -> Failed:
+    """The error (40) of a run that a rule on finished steps has ended, saved."""
+    name = verdict["control"]
+    return Failed(
+        f"stopped by control {name}: {verdict['seen']}",
+        exit_code=Exit.CONTROL,
+        key=f"control.{name}",
+        seen=verdict["seen"],
+        rule=f"a rule that says stop; {verdict['owner']} answers for it",
+        allowed=f"the weights of step {step} are saved",
+        use=f"paceline train {folder.path} --resume --set control.{name}.action=alert",
+    )
 
 
 def _end(heart: Heartbeat, result: Row) -> None:

@@ -16,7 +16,8 @@ from paceline.job.anchors import anchored
 from paceline.job.layers import Layer, Merged, checked, placed
 from paceline.job.presets import ModelWidths
 from paceline.job.refusals import from_validation
-from paceline.job.schema import flatten, leaves, nest
+from paceline.job.rules import check_controls
+from paceline.job.schema import flatten, leaf_of, nest
 from paceline.job.sets import from_sets
 from paceline.job.sources import SourceItem
 from paceline.job.stack import stack
@@ -99,9 +100,8 @@ class Job(Tables):
 
     def to_dict(self) -> dict[str, Any]:
         """Resolved tables as plain values that TOML and JSON can hold; ``Job(**job.to_dict()) == job``."""
-        known = leaves()
         dumped = self.model_dump(mode="json", exclude_none=True)
-        return nest({k: v for k, v in flatten(dumped) if k in known and not known[k].arrives})
+        return nest({k: v for k, v in flatten(dumped) if _is_here(k)})
 
     def to_toml(self) -> str:
         """The resolved job file: every key of this version that has a value."""
@@ -158,6 +158,7 @@ class Job(Tables):
                 rule="it names the file under this file; elsewhere there is no such file",
                 use="Job.load(base).replace({…}), or extends in the file",
             )
+        check_controls(self.control or {})
         longest = self.model.widths(1).max_position_embeddings
         if self.data.sequence_length > longest:
             raise Refused(
@@ -169,6 +170,11 @@ class Job(Tables):
                 allowed=f"1 to {longest}",
                 use=f"data.sequence_length = {longest}",
             )
+
+
+def _is_here(name: str) -> bool:
+    leaf = leaf_of(name)
+    return leaf is not None and not leaf.arrives
 
 
 def _from_code(name: str, seen: str, use: str) -> Refused:

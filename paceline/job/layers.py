@@ -16,7 +16,7 @@ from paceline.job.flags import flagged
 from paceline.job.lines import Place, shortened
 from paceline.job.names import unknown
 from paceline.job.refusals import exclusive, not_a_table, not_arrived, wrong_value
-from paceline.job.schema import arrival_of_table, groups, is_table, leaf_of, pattern
+from paceline.job.schema import arrival_of_table, is_table, leaf_of, rivals
 from paceline.job.words import value_text
 from paceline.ledger.outcome import Exit, Refused
 
@@ -58,7 +58,7 @@ class Merged:
     def lay(self, layer: Layer) -> None:
         """Put ``layer`` on top; a key of a one-of group clears the others of its group. None resets."""
         for key, value in layer.values.items():
-            for other in groups().get(pattern(key), ()):
+            for other in rivals(key):
                 if value is not None:
                     self.drop(other)
             if value is None:
@@ -106,7 +106,7 @@ def checked(layer: Layer) -> Layer:
                 continue
         values[key] = value
     for key in values:
-        clash = [other for other in groups().get(pattern(key), ()) if values.get(other) is not None]
+        clash = [other for other in rivals(key) if values.get(other) is not None]
         if clash and values[key] is not None:
             raise exclusive([key, *clash], layer.where(key))
     return Layer(layer.name, values, layer.places, layer.flag)
@@ -158,11 +158,24 @@ def placed(error: Refused, where: str, *, flag: bool = False) -> Refused:
     return error
 
 
+def _empty_rule(key: str) -> Refused:
+    return Refused(
+        f"[{key}] says nothing",
+        exit_code=Exit.USAGE,
+        key=key,
+        seen=f"[{key}] is empty",
+        rule="a rule has a threshold, above or below, and what it does",
+        use=f"[{key}] above = …",
+    )
+
+
 def _not_a_key(layer: Layer, key: str, value: Any) -> Refused:
     where = layer.where(key)
     number = arrival_of_table(key)
     if number and (isinstance(value, Mapping) or key.startswith("control.")):  # [lora] with nothing inside
         return placed(not_arrived(key, value, number), where)
+    if key.startswith("control.") and is_table(key) and value == {}:
+        return placed(_empty_rule(key), where)
     if is_table(key):
         return placed(not_a_table(key, value), where)
     return unknown(key, layer.text(key, value), where, flag=layer.flag)

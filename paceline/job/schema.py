@@ -88,6 +88,12 @@ def groups() -> dict[str, tuple[str, ...]]:
     return {name: tuple(n for n in names if n != name) for names in members.values() for name in names}
 
 
+def rivals(name: str) -> tuple[str, ...]:
+    """The other keys of the one-of group of ``name``, with its own NAME of ``[control.NAME]``."""
+    table = name.rpartition(".")[0]
+    return tuple(f"{table}.{other.rpartition('.')[2]}" for other in groups().get(pattern(name), ()))
+
+
 def pattern(name: str) -> str:
     """The schema's name of a key: the NAME of ``[control.NAME]`` becomes ``*``."""
     parts = name.split(".")

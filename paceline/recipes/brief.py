@@ -33,6 +33,8 @@ class Brief:
         timed: only the time of its steps is wanted: nothing is evaluated or saved.
         planned: the layout that plan handed over, where the ranks that are left have another one.
         alive: memory that outlives the ranks, for their state; None for none.
+        skip_to: a checkpoint's step, and the position in the data at which it goes on, where a rule went back to it
+            and left rows out.
     """
 
     job: Job
@@ -50,6 +52,7 @@ class Brief:
     timed: bool = False
     planned: Layout | None = None
     alive: Alive | None = None
+    skip_to: tuple[int, int] | None = None
 
     def payload(self) -> dict[str, Any]:
         """As JSON values."""
@@ -69,12 +72,14 @@ class Brief:
             "timed": self.timed,
             "planned": None if self.planned is None else str(self.planned),
             "alive": None if self.alive is None else self.alive.to_dict(),
+            "skip_to": self.skip_to,
         }
 
     @classmethod
     def read(cls, payload: Mapping[str, Any]) -> Brief:
         """What :meth:`payload` wrote."""
         resume, alive, planned = payload["resume"], payload["alive"], payload["planned"]
+        skip_to = payload["skip_to"]
         return cls(
             job=Job(**payload["job"]),
             layout=Layout.parse(payload["layout"]),
@@ -91,4 +96,5 @@ class Brief:
             timed=payload["timed"],
             planned=None if planned is None else Layout.parse(planned),
             alive=None if alive is None else Alive.read(alive),
+            skip_to=None if skip_to is None else (int(skip_to[0]), int(skip_to[1])),
         )

@@ -27,7 +27,8 @@ from paceline.update.schedule import Schedule
 class Keeper:
     """Saves one assembly. ``world`` is the group of all ranks, None on one; ``start`` the step resumed from.
 
-    ``told`` gets each save that has ended; ``alive`` is called while one is waited for.
+    ``told`` gets each save that has ended; ``alive`` is called while one is waited for; ``remembered`` has what the
+    rules that watch the run remember, by the names of a checkpoint's scalars.
     """
 
     brief: Brief
@@ -40,6 +41,7 @@ class Keeper:
     start: int = 0
     told: Callable[[Saved], None] = lambda saved: None
     alive: Callable[[], None] = lambda: None
+    remembered: Callable[[], dict[str, Any]] = dict
     last: Saved | None = field(default=None)
     _background: Background | None = field(default=None)
 
@@ -70,6 +72,7 @@ class Keeper:
             "steps": self.schedule.steps,
             "seed": self.brief.job.train.seed,
             "precision": self.brief.precision,
+            **self.remembered(),
         }
         began = time.monotonic()
         self._saver.begin(self.built.state(scalars), self.alive)

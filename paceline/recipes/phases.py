@@ -18,6 +18,7 @@ from paceline.recipes.assemble import Assembly
 from paceline.recipes.brief import Brief
 from paceline.recipes.feed import Feed
 from paceline.recover.write import Saved
+from paceline.update.controls import armed
 from paceline.update.loop import End
 from paceline.update.schedule import Schedule
 
@@ -131,8 +132,9 @@ def write_update(
     job, step = brief.job, 0 if end is None else end.step
     position = feed.plan.position_of(step)
     fired = (
-        "none fired" if end is None or end.verdict is None else f"{end.verdict.control}: {end.verdict.seen}"
+        "" if end is None or end.verdict is None else f"; fired: {end.verdict.control}, {end.verdict.seen}"
     )
+    rules = ", ".join(f"{rule.name} ({rule.action})" for rule in armed(job.control))
     record = PhaseRecord(
         objective=f"{many(schedule.steps, 'optimizer step')} of {many(job.train.global_batch_size, 'sequence')}",
         owner=_OWNER,
@@ -150,7 +152,7 @@ def write_update(
         check={"command": "make test", "result": "ten steps equal the plain loop (tests/flow)"},
         uncertainty="not stated",
         resources={"steps": step, "seconds": "ledger/"},
-        controls=f"nonfinite (stop): {fired}",
+        controls=f"{rules}, armed{fired}; each that fires is an event of metrics.jsonl",
         handoff={
             "step": step,
             "position": position,

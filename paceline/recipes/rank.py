@@ -7,8 +7,8 @@ where there is one, trains, evaluates on everything held out, and says how it en
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -21,18 +21,20 @@ from paceline.deliver.wire.slot import Slot
 from paceline.deliver.wire.world import World, open_world
 from paceline.ledger.manifest import count_eval_read
 from paceline.ledger.metrics import MetricsWriter, last_row
-from paceline.ledger.outcome import Exit, Failed
 from paceline.ledger.spans import Ledger
 from paceline.recipes import phases
 from paceline.recipes.assemble import Assembly, assemble, unfilled
 from paceline.recipes.brief import Brief
+from paceline.recipes.ended import going_back, rows_of, stopped_by
 from paceline.recipes.evaluate import held_out_loss
 from paceline.recipes.feed import Feed, MicroBatch
 from paceline.recipes.keeper import Keeper, resume, steps_of
 from paceline.recipes.place import Emit, Place, Stop
 from paceline.recipes.shared_state import Memory
+from paceline.recipes.watch import Watch, fired_row
 from paceline.recover.live.commit import SharedCommit
 from paceline.recover.write import Saved
+from paceline.update.controls import Rule, Verdict, armed, at_step, kept, of_rows, restored, was_skipped
 from paceline.update.due import Due
 from paceline.update.every_step import Counts, StepResult
 from paceline.update.loop import End, Hooks, train
@@ -56,6 +58,9 @@ class _Rank:
     commit: SharedCommit | None
     telemetry: Telemetry
     report: Callable[[dict[str, Any]], None]
+    rules: tuple[Rule, ...]
+    remembered: tuple[float, ...]
+    watch: Watch
 
     @property
     def saved(self) -> int | None:
@@ -74,10 +79,12 @@ def run(payload: dict[str, Any], place: Place, emit: Emit, stop: Stop) -> dict[s
 
     Returns:
         ``step`` finished, ``steps`` of the run, ``stop`` (the reason, "" when all is done), ``saved`` (the step of
-        the last checkpoint of this attempt, or None), ``eval`` (the last evaluation, {} when stopped before).
+        the last checkpoint of this attempt, or None), ``eval`` (the last evaluation, {} when stopped before);
+        ``control`` (the verdict of the rule that ended it after a finished step), ``rollback`` (that of the rule that
+        goes back, with the ``position`` in the data after the batch that it fired on).
 
     Raises:
-        Failed: 41 when loss or gradient is not finite. Anything that a phase refuses.
+        Failed: 41 when loss or gradient is not finite, 40 when a rule of the job stops. Anything that a phase refuses.
     """
     began = time.monotonic()
     brief = Brief.read(payload)
@@ -129,12 +136,18 @@ def _assemble(
     )
     scalars, commit = _state(brief, built, mesh, device, feed, recorder, timeout_s)
     start = int(scalars.get("step", 0))
-    feed.start_at(start, int(scalars.get("position", 0)))
+    feed.start_at(start, _position(brief, start, scalars))
     schedule = _schedule(brief, feed)
     keeper = Keeper(
         brief, built, schedule, feed, steps_of(job.checkpoint.keep_every, feed), mesh.everyone, device, start
     )
     report = _reporter(brief, emit) if number == 0 else _silent
+    clock, rules = _clock(brief), armed(job.control)
+
+    def tell(step: int, verdict: Verdict) -> None:
+        report(_event(brief, clock, **fired_row(step, verdict)))
+
+    watch = Watch(of_rows(rules), report, tell)
     telemetry = Telemetry(
         RunFacts(
             mesh.world_size,
@@ -146,13 +159,15 @@ def _assemble(
             (mesh.at["pp"], mesh.layout.pp),
         ),
         brief.attempt,
-        report if number == 0 else None,
-        _clock(brief),
+        watch.row if number == 0 else None,
+        clock,
         tokens=float(scalars.get("tokens", 0)),
         samples=float(scalars.get("samples", 0)),
     )
+    remembered = restored(scalars, at_step(rules))
     rank = _Rank(
-        brief, mesh, device, ledger, recorder, feed, built, schedule, keeper, commit, telemetry, report
+        *(brief, mesh, device, ledger, recorder, feed, built, schedule, keeper, commit, telemetry, report),
+        *(rules, remembered, watch),
     )
     if rank.first:
         _tell_finished(rank)
@@ -199,8 +214,9 @@ def _tell_finished(rank: _Rank) -> None:
     for one in alive.finished:
         if last is None or one.step > int(last["step"]):
             counts = Counts(one.valid_tokens, one.target_bytes, one.rows)
-            result = StepResult(one.loss, one.grad_norm, counts, (), (), None)
+            result = StepResult(one.loss, one.grad_norm, counts, (), ())
             known = {"attempt": alive.attempt, "tokens": round(one.tokens), "samples": round(one.samples)}
+            known["skipped"] = int(was_skipped(one.remembered))
             rank.report(rank.telemetry.late_row(one.step, one.rate, result, one.wall_s, **known))
 
 
@@ -208,6 +224,8 @@ def _train(rank: _Rank, stop: Stop) -> End:
     job, steps = rank.brief.job, rank.schedule.steps
     policy = rank.built.policy(job, rank.mesh, rank.device, rank.ledger)
     policy.commit = rank.commit
+    policy.rules, policy.memory = at_step(rank.rules), rank.remembered
+    rank.keeper.remembered = lambda: kept(policy.memory, policy.rules)
     rank.ledger.close_step(None)  # start-up is over
 
     def save(step: int, until_safe: bool) -> float:
@@ -221,8 +239,9 @@ def _train(rank: _Rank, stop: Stop) -> End:
         batches=rank.feed,
         evaluate=lambda step: None if timed else _evaluate(rank, step, job.eval.limit),
         save=(lambda step, until_safe: 0.0) if timed else save,
-        stop=stop,
+        stop=lambda: stop() or rank.watch.stop(),
         beat=lambda step: _beat(rank, step),
+        fired=lambda step, verdict: _tell_fired(rank, step, verdict),
     )
     return train(
         policy,
@@ -238,11 +257,17 @@ def _train(rank: _Rank, stop: Stop) -> End:
     )
 
 
+def _tell_fired(rank: _Rank, step: int, verdict: Verdict) -> None:
+    found = fired_row(step, verdict, batch=rows_of(rank.feed, step))
+    rank.report(_event(rank.brief, rank.telemetry.now_s, **found))
+
+
 def _tell_saved(rank: _Rank, saved: Saved) -> None:
     detail = {"path": str(saved.path), "bytes": saved.nbytes, "seconds": round(saved.seconds, 4)}
-    rank.report(_row(rank, "event", saved.step, event="checkpoint", detail=detail))
+    now_s = rank.telemetry.now_s
+    rank.report(_event(rank.brief, now_s, step=saved.step, event="checkpoint", detail=detail))
     if saved.warning:
-        rank.report(_row(rank, "event", saved.step, event="warning", detail=saved.warning))
+        rank.report(_event(rank.brief, now_s, step=saved.step, event="warning", detail=saved.warning))
 
 
 def _finish(rank: _Rank, end: End) -> dict[str, Any]:
@@ -257,8 +282,8 @@ def _finish(rank: _Rank, end: End) -> dict[str, Any]:
     if rank.first:
         phases.write_update(rank.brief, rank.built, rank.schedule, rank.feed, rank.mesh, end)
         phases.write_recover(rank.brief, rank.built, rank.feed, end, rank.keeper.last)
-    if end.verdict is not None:
-        raise _not_finite(rank, end)
+    if end.verdict is not None and end.verdict.action == "stop":
+        raise stopped_by(rank.brief, rank.feed, rank.keeper, end)
     saved = rank.keeper.last
     return {
         "step": end.step,
@@ -266,6 +291,8 @@ def _finish(rank: _Rank, end: End) -> dict[str, Any]:
         "stop": end.stop,
         "saved": None if saved is None else saved.step,
         "eval": found,
+        "control": None if rank.watch.halted is None else asdict(rank.watch.halted),
+        "rollback": None if end.verdict is None else going_back(rank.feed, end.step + 1, end.verdict),
     }
 
 
@@ -277,7 +304,9 @@ def _evaluate(rank: _Rank, step: int, limit: int | None) -> dict[str, float]:
     )
     if rank.first:
         count_eval_read(rank.brief.folder)
-        rank.report(_row(rank, "eval", step, set="held-out", **found))
+        now_s = round(rank.telemetry.now_s(), 4)
+        told = {"kind": "eval", "step": step, "attempt": rank.brief.attempt, "time_s": now_s}
+        rank.report(told | {"set": "held-out", **found})
     return found
 
 
@@ -301,9 +330,16 @@ def _beat(rank: _Rank, step: int) -> None:
         rank.telemetry.remember_memory(reserved, allocated)
 
 
-def _row(rank: _Rank, kind: str, step: int, **values: Any) -> dict[str, Any]:
-    time_s = round(rank.telemetry.now_s(), 4)
-    return {"kind": kind, "step": step, "attempt": rank.brief.attempt, "time_s": time_s, **values}
+def _event(brief: Brief, now_s: Callable[[], float], *, step: int, event: str, detail: Any) -> dict[str, Any]:
+    row = {"kind": "event", "step": step, "attempt": brief.attempt, "time_s": round(now_s(), 4)}
+    return row | {"event": event, "detail": detail}
+
+
+def _position(brief: Brief, start: int, scalars: Mapping[str, Any]) -> int:
+    """Rows of data used or left out before the steps after ``start``."""
+    if brief.skip_to is not None and brief.skip_to[0] == start:
+        return brief.skip_to[1]
+    return int(scalars.get("position", 0))
 
 
 def _schedule(brief: Brief, feed: Feed) -> Schedule:
@@ -345,18 +381,3 @@ def _or_out_of_time(stop: Stop, brief: Brief, began: float) -> Stop:
     if limit_s is None:
         return stop
     return lambda: stop() or ("max_time" if time.monotonic() - began >= limit_s else None)
-
-
-def _not_finite(rank: _Rank, end: End) -> Failed:
-    assert end.verdict is not None
-    last = rank.keeper.last.step if rank.keeper.last is not None else rank.keeper.start
-    rows = rank.feed.plan.position_of(end.step), rank.feed.plan.position_of(end.step + 1)
-    return Failed(
-        f"training stopped: {end.verdict.seen} at step {end.step + 1}",
-        exit_code=Exit.NONFINITE,
-        key="control.nonfinite",
-        seen=f"{end.verdict.seen}\n{end.verdict.origin}\nthe batch: rows {rows[0]} to {rows[1] - 1} of the run",
-        rule="a step whose loss or gradient norm is not finite never touches the weights",
-        allowed=f"the weights of step {last} are saved" if last else "no checkpoint was written yet",
-        use=f"--set optimizer.lr={rank.brief.job.optimizer.lr / 3:.1g}, or look at the batch of step {end.step + 1}",
-    )

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import torch
@@ -23,7 +23,7 @@ from paceline.deliver.device import Device
 from paceline.deliver.mesh import Mesh
 from paceline.ledger.spans import Ledger
 from paceline.update.clip import local_square_sum, scale_gradients
-from paceline.update.controls import Verdict, judge
+from paceline.update.controls import Rule, Verdict, armed, judge, nothing_remembered, signals
 from paceline.update.culprit import culprit
 from paceline.update.passes import Passes
 from paceline.update.sentinel import Sentinel
@@ -43,8 +43,9 @@ class StepResult:
     """One optimizer step as every rank knows it.
 
     ``loss`` is nats per valid target token of the global batch, ``grad_norm`` before clipping; ``carried`` is the
-    sum over ranks of what the caller sent along with the first reduction, ``decisions`` of the second. ``aux_loss``
-    and ``load_max`` are those of this stage's experts, None without experts.
+    sum over ranks of what the caller sent along with the first reduction, ``decisions`` of the second. ``fired`` has
+    the rules that fired, the most severe first; ``ratios`` what is known of loss and norm against their usual values.
+    ``aux_loss`` and ``load_max`` are those of this stage's experts, None without experts.
     """
 
     loss: float
@@ -52,9 +53,15 @@ class StepResult:
     counts: Counts
     carried: tuple[float, ...]
     decisions: tuple[float, ...]
-    verdict: Verdict | None
+    fired: tuple[Verdict, ...] = ()
+    ratios: Mapping[str, float] = field(default_factory=dict)
     aux_loss: float | None = None
     load_max: float | None = None
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """What decided that the step did not change the weights; None where it did."""
+        return self.fired[0] if self.fired and self.fired[0].acts else None
 
 
 class Routers(Protocol):
@@ -95,8 +102,9 @@ class Commit(Protocol):
         loss: float,
         grad_norm: float,
         rate: float,
+        remembered: tuple[float, ...],
     ) -> None:
-        """Weights, optimizer and buffers are those after the step."""
+        """Weights, optimizer and buffers are those after the step, and so is what rules remember."""
         ...
 
 
@@ -110,7 +118,8 @@ class EveryStep:
 
     ``names`` are those of the parameters; ``replicas`` has, for each, how many ranks hold the same slice of it.
     ``complete`` runs when all gradients are there, not yet clipped, whatever they are; ``after`` when the weights have
-    changed.
+    changed. ``rules`` are those that are judged before it, the same on every rank, and ``memory`` is what they
+    remember of the steps before (``controls.py``).
     """
 
     delivery: Delivery
@@ -128,6 +137,8 @@ class EveryStep:
     after: Callable[[], None] = nothing
     commit: Commit | None = None
     sentinel: Sentinel | None = None
+    rules: tuple[Rule, ...] = field(default_factory=lambda: armed(None))
+    memory: tuple[float, ...] = field(default_factory=nothing_remembered)
 
     def step(
         self,
@@ -147,7 +158,7 @@ class EveryStep:
             decisions: numbers to sum over ranks with the second; only rank 0 sends other than zero.
 
         Returns:
-            The step's result; when its ``verdict`` says stop, the weights have not been touched.
+            The step's result; when it has a ``verdict``, the weights have not been touched.
         """
         mine = local if self.mesh.speaks else Counts(0.0, 0.0, 0.0)
         with self.ledger.span("update", "counts"):
@@ -177,23 +188,28 @@ class EveryStep:
             square_sum, loss_total, *decided = second.tolist()
             valid, target_bytes, rows, *rest = totals.tolist()
             loss, norm = loss_total / max(valid, 1.0), math.sqrt(square_sum)
-            verdict = judge(loss, norm)
-        if verdict is not None:
-            verdict = replace(verdict, origin=self._origin(loss_sum))
+            seen = signals(loss, norm, self.memory)
+            fired, remembered = judge(self.rules, seen, self.memory)
+            if not (fired and fired[0].ends):
+                self.memory = remembered
+        if fired and fired[0].signal == "nonfinite":
+            fired[0] = replace(fired[0], origin=self._origin(loss_sum))
         counts = Counts(valid, target_bytes, rows)
-        if verdict is None:
+        ratios = {name: value for name, value in seen.items() if name.endswith("_ratio")}
+        result = StepResult(loss, norm, counts, tuple(rest), tuple(decided), tuple(fired), ratios)
+        if result.verdict is None:
             with self.ledger.span("update", "optimizer"):
                 scale_gradients(gradients, norm, self.max_grad_norm)
                 set_learning_rate(self.optimizer, rate)
-            self._change(counts, loss, norm, rate)
-        elif self.router is not None:
-            self.router.forget()
+            self._change(result, rate)
+        else:
+            self._pass_over(result, rate)
         with self.ledger.span("update", "optimizer"):
             self.optimizer.zero_grad(set_to_none=True)
             del gradients, counted  # freed here, where its time is booked
-            return StepResult(loss, norm, counts, tuple(rest), tuple(decided), verdict, *self._routing())
+            return self._with_routing(result)
 
-    def _change(self, counts: Counts, loss: float, norm: float, rate: float) -> None:
+    def _change(self, result: StepResult, rate: float) -> None:
         """The weights, the optimizer and the routers' balance, all or none of them: nothing is sent in between."""
         if self.router is not None:
             with self.ledger.span("update", "optimizer"):
@@ -205,8 +221,23 @@ class EveryStep:
             self.after()
             if self.router is not None:
                 self.router.settle()
+            self._leave(result, rate)
+
+    def _pass_over(self, result: StepResult, rate: float) -> None:
+        """A step that changes nothing. One that is left out counts as finished; one that ends the run does not."""
+        if self.router is not None:
+            self.router.forget()
+        if not result.fired[0].ends:
             if self.commit is not None:
-                self.commit.leave(counts.valid_tokens, counts.target_bytes, counts.rows, loss, norm, rate)
+                self.commit.enter()
+            with self.ledger.span("update", "controls"):
+                self._leave(result, rate)
+
+    def _leave(self, result: StepResult, rate: float) -> None:
+        if self.commit is not None:
+            counts = result.counts
+            numbers = (counts.valid_tokens, counts.target_bytes, counts.rows, result.loss, result.grad_norm)
+            self.commit.leave(*numbers, rate, self.memory)
 
     def _origin(self, loss_sum: Tensor) -> str:
         with self.ledger.span("update", "controls"):
@@ -215,10 +246,11 @@ class EveryStep:
             furthest = 0 if self.sentinel is None else self.sentinel.furthest()
             return culprit(self.names, weights, gradients, loss_sum, self.mesh, furthest)
 
-    def _routing(self) -> tuple[float | None, float | None]:
+    def _with_routing(self, result: StepResult) -> StepResult:
         if self.router is None or self.router.aux_loss is None or self.router.load_max is None:
-            return None, None
-        return float(self.router.aux_loss), float(self.router.load_max)
+            return result
+        aux_loss, load_max = float(self.router.aux_loss), float(self.router.load_max)
+        return replace(result, aux_loss=aux_loss, load_max=load_max)
 
     def _sum_over_stage(self, counts: Tensor) -> Tensor:
         group = self.mesh.group("stage")

@@ -19,8 +19,8 @@ from paceline.update.every_step import Counts, EveryStep
 from paceline.update.schedule import Schedule
 from paceline.update.telemetry import Telemetry
 
-STOPS = ("", "SIGINT", "SIGTERM", "stop command", "max_time", "on_row")
-"""Reasons to stop from outside; rank 0 sends the index with the step's reduction."""
+STOPS = ("", "SIGINT", "SIGTERM", "stop command", "max_time", "on_row", "control")
+"""Reasons to stop after a step; rank 0 sends the index with the step's reduction."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,7 @@ class Hooks:
     """What the loop calls. ``stop`` is asked on rank 0 only; the others run on every rank, at the same steps.
 
     ``save`` takes a step and whether to return only once it is safe, and returns the seconds that training waited.
+    ``fired`` gets a step and each rule that fired on it.
     """
 
     batches: Callable[[int], tuple[Sequence[Mapping[str, Tensor]], Counts]]
@@ -35,11 +36,15 @@ class Hooks:
     save: Callable[[int, bool], float]
     stop: Callable[[], str | None]
     beat: Callable[[int], None]
+    fired: Callable[[int, Verdict], None] = lambda step, verdict: None
 
 
 @dataclass(frozen=True)
 class End:
-    """Why the loop ended: after ``step`` finished steps; all done, a ``stop`` from outside, or a ``verdict``."""
+    """Why the loop ended: after ``step`` finished steps; all done, a ``stop`` from outside, or a ``verdict``.
+
+    ``saved``: whether the state after ``step`` is in a checkpoint that this loop began.
+    """
 
     step: int
     stop: str = ""
@@ -62,9 +67,11 @@ def train(
 ) -> End:
     """Run the steps after ``start`` up to the schedule's last.
 
-    A stop from outside ends the loop after the step in which rank 0 heard of it, saved. A verdict ends it with the
-    weights as they were before the step, not saved: the last checkpoint stands. ``saved``: of a state that goes on
-    from memory, the step of the newest checkpoint; what follows the step ``start`` may still be to do.
+    A stop from outside ends the loop after the step in which rank 0 heard of it, saved. A rule that leaves a step out
+    makes it one that changes nothing. One that stops or goes back ends the loop with the weights as they were before
+    the step: saved where a rule of the job stops, since they are sound; else the last checkpoint stands. ``saved``: of
+    a state that goes on from memory, the step of the newest checkpoint; what follows the step ``start`` may still be
+    to do.
     """
     after = _After(schedule.steps, hooks, telemetry, ledger, eval_due, save_due)
     if saved is not None and saved < start:
@@ -79,15 +86,20 @@ def train(
         accounts = ledger.close_step(step)
         with ledger.span("update", "rows"):
             telemetry.step(step, rate, result, accounts)
-        if result.verdict is not None:
-            return End(step - 1, verdict=result.verdict)
+        for verdict in result.fired:
+            hooks.fired(step, verdict)
+        if result.verdict is not None and result.verdict.ends:
+            sound = result.verdict.action == "stop" and result.verdict.signal != "nonfinite"
+            if sound and step > 1:
+                after.save(step - 1, until_safe=True)
+            return End(step - 1, verdict=result.verdict, saved=sound)
         stop = after(step, result.decisions)
         if stop and step < schedule.steps:
             return End(step, stop=stop, saved=True)
     return End(schedule.steps, saved=True)
 
 
-@dataclass(frozen=True)
+@dataclass
 class _After:
     """What follows a step whose weights are changed: an evaluation, a save, a sign of life."""
 
@@ -97,6 +109,7 @@ class _After:
     ledger: Ledger
     eval_due: Due
     save_due: Due
+    _saved: int = -1
 
     def __call__(self, step: int, decisions: Sequence[float]) -> str:
         """The reason to stop, "" for none."""
@@ -108,13 +121,19 @@ class _After:
             self.eval_due.happened()
             self.ledger.close_step(None)  # neither evaluation nor a save is part of a step's line
         if last or stop or self.save_due.by_step(step) or decisions[2]:
-            with self.ledger.span("recover", "checkpoint"):
-                self.telemetry.stalled(self.hooks.save(step, last or bool(stop)))
-            self.save_due.happened()
-            self.ledger.close_step(None)
+            self.save(step, until_safe=last or bool(stop))
         with self.ledger.span("update", "rows"):
             self.hooks.beat(step)
         return stop
+
+    def save(self, step: int, *, until_safe: bool) -> None:
+        """The state after ``step``, once."""
+        if self._saved != step:
+            with self.ledger.span("recover", "checkpoint"):
+                self.telemetry.stalled(self.hooks.save(step, until_safe))
+            self._saved = step
+            self.save_due.happened()
+            self.ledger.close_step(None)
 
 
 def _decide(hooks: Hooks, eval_due: Due, save_due: Due) -> tuple[float, float, float]:

@@ -150,8 +150,9 @@ class Telemetry:
             "memory_allocated_gib": self.memory_gib[1],
             "checkpoint_stall": 0.0,
             "goodput": min(1.0, self.productive_s / now_s) if now_s > 0 else 1.0,
-            "nonfinite": int(result.verdict is not None),
-            "skipped": 0,
+            "nonfinite": int(not (math.isfinite(result.loss) and math.isfinite(result.grad_norm))),
+            "skipped": int(result.verdict is not None and not result.verdict.ends),
+            **result.ratios,
         }
         if counts.target_bytes > 0:
             row["bits_per_byte"] = bits_per_byte(result.loss * counts.valid_tokens, counts.target_bytes)

@@ -75,11 +75,7 @@ DRILLS: dict[int, Drill] = {
     37: Drill("missing, unknown, renamed tensors", "strict, both sets listed"),
     38: Drill("newer format", "refused with the version that reads it"),
     39: Drill("NaN on one rank", "all stop; weights finite; rank, parameter and batch told"),
-    40: Drill(
-        "infinite loss; a spike ×1000",
-        "skipped or rolled back by rule, counted",
-        "an infinite loss stops the run (D39); rules for a spike are to come",
-    ),
+    40: Drill("infinite loss; a spike ×1000", "skipped or rolled back by rule, counted"),
     41: Drill(
         "a bit flips on one replica", "found within K steps, rank named", "hashes of replicas are to come"
     ),

@@ -45,7 +45,7 @@ federation: simulate.partition@07
 checkpoint: every keep keep_every store memory_copies@04
 restart: max hang_timeout elastic
 track: to@05 project@05 every
-control: *.signal@05 *.above@05 *.below@05 *.for_steps@05 *.action@05 *.owner@05
+control: *.signal *.above *.below *.for_steps *.action *.owner
 claim: metric@05 at_least@05 at_most@05 refuted_below@05 refuted_above@05 decision@05 population@05
 claim: if_wrong@05
 claim: owner@05 unit@05 baselines@05 target_loss@05 max_loss_increase@05 steps@05 trials@05

@@ -37,7 +37,9 @@ class Alive:
     @classmethod
     def read(cls, row: Mapping[str, Any]) -> Alive:
         """What :meth:`to_dict` wrote."""
-        finished = tuple(Finished(**one) for one in row["finished"])
+        finished = tuple(
+            Finished(**one | {"remembered": tuple(one["remembered"])}) for one in row["finished"]
+        )
         arenas, sources = tuple(row["arenas"]), tuple(row["sources"])
         return cls(row["words"], arenas, row["step"], sources, finished, row["attempt"], row["saved"])
 
@@ -50,4 +52,5 @@ class Alive:
             "position": int(last.position),
             "tokens": last.tokens,
             "samples": last.samples,
+            "remembered": list(last.remembered),
         }

@@ -60,6 +60,7 @@ class SharedCommit:
         loss: float,
         grad_norm: float,
         rate: float,
+        remembered: tuple[float, ...],
     ) -> None:
         """The weights are those after the step."""
         now_s = time.monotonic()
@@ -80,6 +81,7 @@ class SharedCommit:
                 grad_norm,
                 rate,
                 now_s - self._left_s,
+                remembered,
             ),
         )
         self._left_s = now_s

@@ -19,6 +19,7 @@ from dataclasses import astuple, dataclass, fields
 import numpy as np
 
 from paceline.recover.buffer import Buffer
+from paceline.update.controls import REMEMBERED
 
 SPINS = 200
 PAUSE_S = 50e-6
@@ -30,7 +31,8 @@ class Finished:
     """A finished step, as every rank knows it: for the run's scalars, and for a row that nobody had written yet.
 
     ``position`` counts the rows of data used, ``tokens`` and ``samples`` are totals of the run, the others are of this
-    step; ``wall_s`` is the time since the step before had finished, on this rank.
+    step; ``wall_s`` is the time since the step before had finished, on this rank. ``remembered`` is what the rules that
+    watch the run remember after it.
     """
 
     step: int
@@ -44,11 +46,14 @@ class Finished:
     grad_norm: float
     rate: float
     wall_s: float
+    remembered: tuple[float, ...]
 
 
 _READY, _DONE = 0, 1
-_KEPT = len(fields(Finished))
-WORDS = 24
+_NAMES = [field.name for field in fields(Finished)]
+_NUMBERS = len(_NAMES) - 1
+_KEPT = _NUMBERS + REMEMBERED
+WORDS = 2 + 2 * _KEPT
 """float64 numbers of a rank: ready, done, and two finished steps; a step is exact to 2^53."""
 
 
@@ -114,7 +119,8 @@ class Words:
         row = self._rows[rank]
         start = 2 + _KEPT * (finished.step % 2)
         row[start] = -1.0  # of no step while it is written
-        row[start + 1 : start + _KEPT] = astuple(finished)[1:]
+        *numbers, remembered = astuple(finished)
+        row[start + 1 : start + _KEPT] = (*numbers[1:], *remembered)
         row[start] = finished.step
         row[_DONE] = finished.step
 
@@ -124,5 +130,6 @@ class Words:
         for start in (2, 2 + _KEPT):
             step, *rest = self._rows[rank, start : start + _KEPT].tolist()
             if step > 0:
-                found.append(Finished(int(step), *rest))
+                values = (int(step), *rest[: _NUMBERS - 1], tuple(rest[_NUMBERS - 1 :]))
+                found.append(Finished(**dict(zip(_NAMES, values, strict=True))))
         return sorted(found, key=lambda one: one.step)

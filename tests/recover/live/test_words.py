@@ -14,7 +14,20 @@ from paceline.recover.slices import Box, whole
 
 
 def finished(step: int) -> Finished:
-    return Finished(step, 8.0 * step, 100.0 * step, 8.0 * step, 100.0, 400.0, 8.0, 4.5, 1.25, 1e-3, 0.5)
+    return Finished(
+        step,
+        8.0 * step,
+        100.0 * step,
+        8.0 * step,
+        100.0,
+        400.0,
+        8.0,
+        4.5,
+        1.25,
+        1e-3,
+        0.5,
+        (*[0.5] * 15, float(step)),
+    )
 
 
 def row_of(low: int, high: int, width: int = 3) -> Box:
