@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline.api.elastic import left_over
@@ -14,12 +15,14 @@ from paceline.launch.signals import Stop, Stopper
 from paceline.ledger.metrics import MetricsWriter
 from paceline.ledger.outcome import Exit, Failed, PacelineError
 from paceline.ledger.plural import many
-from paceline.recover.checkpoint import latest, open_manifest
+from paceline.recover.checkpoint import latest_good, open_manifest, passed_over
+from paceline.recover.live.alive import MEMORY
 
 if TYPE_CHECKING:
     from paceline.plan.layout import Layout
     from paceline.plan.model import Widths
     from paceline.recipes.brief import Brief
+    from paceline.recover.live.alive import Alive
 
 OnMessage = Callable[[dict[str, Any]], None]
 
@@ -105,11 +108,12 @@ class _Attempts:
         if brief.layout.world_size == 1 or error.exit_code not in RESTARTABLE or most == 0:
             raise error
         layout = self._next_layout()
-        newest = latest(brief.folder.checkpoints)
+        newest = self._newest()
         saved = None if newest is None else open_manifest(newest).step
-        alive = None
-        if self._survivors is not None:
-            alive = self._survivors.alive(brief.attempt, saved, layout.world_size)
+        if error.key == MEMORY and self._survivors is not None:
+            self._survivors.close()  # who goes on from it had no room: not tried again
+            self._survivors = None
+        alive = self._memory_for(layout.world_size, saved)
         step = alive.step if alive is not None and alive.step is not None else saved
         self._without_progress = self._without_progress + 1 if step == self._reached else 1
         if self._without_progress > most:
@@ -128,10 +132,28 @@ class _Attempts:
             detail["layout"] = str(layout)
         self._tell("restart", step or 0, detail)
 
+    def _newest(self) -> Path | None:
+        """The newest checkpoint that is good; what is wrong with a newer one is told."""
+        path, fault = latest_good(self._brief.folder.checkpoints)
+        if fault is not None:
+            self._on_message({"kind": "say", "field": "warn", "text": passed_over(path, fault)})
+        return path
+
+    def _memory_for(self, ranks: int, saved: int | None) -> Alive | None:
+        """What the next attempt finds in memory; None where the system has no room for it: then a checkpoint serves."""
+        if self._survivors is None:
+            return None
+        try:
+            return self._survivors.alive(self._brief.attempt, saved, ranks)
+        except OSError:
+            self._survivors.close()
+            self._survivors = None
+            return None
+
     def _go_back(self, verdict: Mapping[str, Any]) -> None:
         """A rule goes back: the next attempt has the last checkpoint, and the data after the batch that it saw."""
         brief, failed = self._brief, int(verdict["failed"])
-        newest = latest(brief.folder.checkpoints)
+        newest = self._newest()
         step = 0 if newest is None else open_manifest(newest).step
         self._rollbacks = self._rollbacks + 1 if failed <= self._went_back_at else 1
         self._went_back_at = max(failed, self._went_back_at)
@@ -144,16 +166,17 @@ class _Attempts:
             attempt=brief.attempt + 1,
             resume=newest,
             alive=alive,
-            skip_to=(step, int(verdict["position"])),
+            skip_to=None if verdict["position"] is None else (step, int(verdict["position"])),
         )
+        left_out = "nothing" if verdict["position"] is None else f"the rows of {many(failed - step, 'step')}"
         self._tell(
             "restart",
             step,
             {
                 "control": verdict["control"],
-                "cause": f"{verdict['seen']} at step {failed}",
+                "cause": f"{verdict['seen']} (step {failed})",
                 "from": "the beginning" if newest is None else newest.name,
-                "left out": f"the rows of {many(failed - step, 'step')}",
+                "left out": left_out,
             },
         )
 

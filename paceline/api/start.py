@@ -92,6 +92,8 @@ def headings(say: Say, folder: RunFolder, target: Target, ground: Ground) -> Non
     devices = f"{many(ground.machine.cores, 'core')}" if ground.cluster.is_cpu else ground.cluster.name
     where = f"paceline {paceline.__version__} · torch {version('torch')} · {backend}, {devices}"
     say("run", f"{_which(folder, target)} · {where}")
+    if target.passed_over:
+        say("warn", target.passed_over)
     for change in target.changes:
         say("changed", str(change))
     if left := environment().leftovers:

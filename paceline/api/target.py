@@ -19,7 +19,7 @@ class Target:
     """An old run to go on with, or (``folder`` None) a new one to be made.
 
     ``checkpoint`` is None where the run has saved nothing yet: it then begins again, in the same folder. ``step`` is
-    the checkpoint's.
+    the checkpoint's. ``passed_over`` tells of a newer one that is damaged, "" where there is none.
     """
 
     folder: RunFolder | None
@@ -30,6 +30,7 @@ class Target:
     started_unix_s: float = 0.0
     changes: tuple[Change, ...] = ()
     step: int = 0
+    passed_over: str = ""
 
     @property
     def resumes(self) -> bool:
@@ -125,10 +126,12 @@ def refuse_past_the_end(target: Target, steps: int) -> None:
 def _resumed(
     folder: RunFolder, loaded: Loaded, allow_change: tuple[str, ...], step: int | None, *, must: bool
 ) -> Target:
-    from paceline.recover.checkpoint import latest, of_step, open_manifest
+    from paceline.recover.checkpoint import latest_good, of_step, open_manifest, passed_over
 
     status = folder.read_status() or Status()
-    checkpoint = latest(folder.checkpoints) if step is None else of_step(folder.checkpoints, step)
+    checkpoint, fault = (
+        latest_good(folder.checkpoints) if step is None else (of_step(folder.checkpoints, step), None)
+    )
     if checkpoint is None and must:
         raise Refused(
             f"{folder.name} has no checkpoint " + ("to go on from" if step is None else f"of step {step}"),
@@ -150,4 +153,5 @@ def _resumed(
         started_unix_s=status.started_s,
         changes=tuple(changes),
         step=0 if checkpoint is None else open_manifest(checkpoint).step,
+        passed_over="" if fault is None else passed_over(checkpoint, fault),
     )

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from difflib import get_close_matches
 
-from paceline.job.tables.control import ACTIONS, AT_STEP, MOST_RULES, OF_ROW, ControlTable
+from paceline.job.tables.control import ACTIONS, AT_STEP, BETWEEN_STEPS, MOST_RULES, OF_ROW, ControlTable
 from paceline.ledger.outcome import Exit, Refused
 
-SIGNALS = (*AT_STEP, *OF_ROW)
+SIGNALS = (*AT_STEP, *BETWEEN_STEPS, *OF_ROW)
+YES_OR_NO = ("nonfinite", *BETWEEN_STEPS)
 _LEAVES_OUT = ("skip", "rollback")
 
 
@@ -48,7 +49,7 @@ def _check(key: str, name: str, rule: ControlTable) -> None:
             allowed=", ".join(ACTIONS),
             use=f'[{key}] action = "{next(iter(get_close_matches(rule.action, ACTIONS, n=1)), "alert")}"',
         )
-    if rule.above is None and rule.below is None and signal != "nonfinite":
+    if rule.above is None and rule.below is None and signal not in YES_OR_NO:
         raise _refused(
             f"{key}.above",
             "a rule without a threshold",
@@ -56,13 +57,14 @@ def _check(key: str, name: str, rule: ControlTable) -> None:
             rule="a rule fires when its signal is above, or below, a number",
             use=f"[{key}] above = …",
         )
-    if rule.action in _LEAVES_OUT and signal not in AT_STEP:
+    may_leave_out = AT_STEP if rule.action == "skip" else (*AT_STEP, *BETWEEN_STEPS)
+    if rule.action in _LEAVES_OUT and signal not in may_leave_out:
         raise _refused(
             f"{key}.action",
             f"{rule.action} is too late for {signal}",
             seen=f'signal = "{signal}", action = "{rule.action}"',
             rule=f"{signal} is known when its step has changed the weights: the step cannot be left out any more",
-            allowed=f"{', '.join(_LEAVES_OUT)}: on {', '.join(AT_STEP)}",
+            allowed=f"{rule.action}: on {', '.join(may_leave_out)}",
             use=f'[{key}] action = "stop", or another signal',
         )
     if rule.action != "alert" and not rule.owner.strip():

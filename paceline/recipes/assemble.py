@@ -32,6 +32,7 @@ from paceline.recipes.twins import Twin, find_twins, follow, gather
 from paceline.recover.state import TrainState, Whole, apply, collect
 from paceline.update.every_step import EveryStep
 from paceline.update.passes import InTurn, Passes
+from paceline.update.replicas import Replicas
 from paceline.update.sentinel import Sentinel
 
 
@@ -80,6 +81,11 @@ class Assembly:
                 (stage.number, part) for stage, part in zip(self.stages, self.models, strict=True)
             ),
         )
+
+    def replicas(self) -> Replicas:
+        """What compares this rank's weights with those of the ranks that hold the same."""
+        held_by = [self.held[name].replicas for name in self.names]
+        return Replicas(self.names, self.parameters, held_by, self.optimizer, self.mesh)
 
     def state(self, scalars: dict[str, Any] | None = None) -> TrainState:
         """Everything a checkpoint holds of this rank, as views."""

@@ -19,6 +19,8 @@ def stopped_by(brief: Brief, feed: Feed, keeper: Keeper, end: End) -> Failed:
     assert verdict is not None
     last = keeper.last.step if keeper.last is not None else keeper.start
     allowed = f"the weights of step {last} are saved" if last else "no checkpoint was written yet"
+    if verdict.signal == "replicas":
+        return _replicas_differ(brief, end.step, last, verdict)
     batch = f"the batch: {rows_of(feed, end.step + 1)}"
     if verdict.signal == "nonfinite":
         return Failed(
@@ -41,9 +43,31 @@ def stopped_by(brief: Brief, feed: Feed, keeper: Keeper, end: End) -> Failed:
     )
 
 
-def going_back(feed: Feed, step: int, verdict: Verdict) -> dict[str, Any]:
-    """For the launcher: the verdict, the step that it fired on, and the position in the data after its batch."""
-    return asdict(verdict) | {"failed": step, "position": feed.plan.position_of(step)}
+def _replicas_differ(brief: Brief, step: int, last: int, verdict: Verdict) -> Failed:
+    sound = (
+        f"the weights of step {last} are saved, and were equal" if last else "no checkpoint was written yet"
+    )
+    return Failed(
+        f"replicas differ after step {step}",
+        exit_code=Exit.CONTROL,
+        key=f"control.{verdict.control}",
+        seen=verdict.seen,
+        rule="ranks that hold the same weights hold the same bits, unless memory or a device is at fault",
+        allowed=sound,
+        use=f"paceline train {brief.folder.path} --resume, without the device of that rank if it comes again; or "
+        '[control.replicas] action = "rollback"',
+    )
+
+
+def going_back(feed: Feed, end: End) -> dict[str, Any]:
+    """For the launcher: the verdict, the step that it fired on, and the position in the data after its batch.
+
+    Where replicas differ the data is not to blame: ``position`` is then None, and nothing is left out.
+    """
+    assert end.verdict is not None
+    if end.verdict.signal == "replicas":
+        return asdict(end.verdict) | {"failed": end.step, "position": None}
+    return asdict(end.verdict) | {"failed": end.step + 1, "position": feed.plan.position_of(end.step + 1)}
 
 
 def rows_of(feed: Feed, step: int) -> str:

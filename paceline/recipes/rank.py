@@ -34,7 +34,17 @@ from paceline.recipes.shared_state import Memory
 from paceline.recipes.watch import Watch, fired_row
 from paceline.recover.live.commit import SharedCommit
 from paceline.recover.write import Saved
-from paceline.update.controls import Rule, Verdict, armed, at_step, kept, of_rows, restored, was_skipped
+from paceline.update.controls import (
+    Rule,
+    Verdict,
+    armed,
+    at_step,
+    between_steps,
+    kept,
+    of_rows,
+    restored,
+    was_skipped,
+)
 from paceline.update.due import Due
 from paceline.update.every_step import Counts, StepResult
 from paceline.update.loop import End, Hooks, train
@@ -242,6 +252,7 @@ def _train(rank: _Rank, stop: Stop) -> End:
         stop=lambda: stop() or rank.watch.stop(),
         beat=lambda step: _beat(rank, step),
         fired=lambda step, verdict: _tell_fired(rank, step, verdict),
+        compare=_comparison(rank),
     )
     return train(
         policy,
@@ -254,11 +265,25 @@ def _train(rank: _Rank, stop: Stop) -> End:
         saved=rank.saved,
         eval_due=Due(job.eval.every, steps, rank.feed.steps_per_epoch, time.monotonic),
         save_due=Due(job.checkpoint.every, steps, rank.feed.steps_per_epoch, time.monotonic),
+        compare_due=Due(job.restart.compare_replicas, steps, rank.feed.steps_per_epoch, time.monotonic),
     )
 
 
+def _comparison(rank: _Rank) -> Callable[[int], list[Verdict]]:
+    """What the rules say of replicas, asked after a step by all ranks."""
+    replicas = rank.built.replicas()
+    off = rank.brief.timed or rank.brief.job.restart.compare_replicas.kind == "never"
+
+    def compare(step: int) -> list[Verdict]:
+        found = None if off else replicas.compare(rank.device.torch)
+        return [] if found is None else between_steps(rank.rules, "replicas", str(found))
+
+    return compare
+
+
 def _tell_fired(rank: _Rank, step: int, verdict: Verdict) -> None:
-    found = fired_row(step, verdict, batch=rows_of(rank.feed, step))
+    batch = {} if verdict.signal == "replicas" else {"batch": rows_of(rank.feed, step)}
+    found = fired_row(step, verdict, **batch)
     rank.report(_event(rank.brief, rank.telemetry.now_s, **found))
 
 
@@ -292,7 +317,7 @@ def _finish(rank: _Rank, end: End) -> dict[str, Any]:
         "saved": None if saved is None else saved.step,
         "eval": found,
         "control": None if rank.watch.halted is None else asdict(rank.watch.halted),
-        "rollback": None if end.verdict is None else going_back(rank.feed, end.step + 1, end.verdict),
+        "rollback": None if end.verdict is None else going_back(rank.feed, end),
     }
 
 

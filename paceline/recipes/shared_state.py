@@ -10,10 +10,11 @@ from typing import Any
 
 from paceline.deliver.mesh import Mesh
 from paceline.deliver.wire.record import CallRecorder
+from paceline.ledger.outcome import Exit, Failed
 from paceline.recipes.assemble import Assembly
 from paceline.recipes.feed import Feed
 from paceline.recover.agree import Ranks
-from paceline.recover.live.alive import Alive
+from paceline.recover.live.alive import MEMORY, Alive
 from paceline.recover.live.arena import Arena, open_shared
 from paceline.recover.live.commit import SharedCommit
 from paceline.recover.live.fill import fill
@@ -46,11 +47,22 @@ class Memory:
         return Ranks(self._mesh.everyone, built.device.torch).total(lacking) == 0
 
     def take_up(self) -> int:
-        """Go on from what is there; the bytes that had to be copied for it."""
+        """Go on from what is there; the bytes that had to be copied for it.
+
+        Raises:
+            Failed: some rank has no room for it (58): the next attempt goes on from a checkpoint.
+        """
         mine = self._alive.arenas[self._mesh.rank]
         whole = mine in self._alive.sources
         if not self.enter(keep=False):
-            raise MemoryError("the memory of this rank's state could not be made as large as before")
+            raise Failed(
+                "no room for the state of the ranks that go on",
+                exit_code=Exit.RANK_DIED,
+                key=MEMORY,
+                seen="shared memory for a rank's parameters and optimizer state could not be had",
+                rule="who goes on from memory holds what the ranks before it held",
+                use="free some memory; the last checkpoint is used instead",
+            )
         sources = [Arena(open_shared(path)) for path in self._alive.sources if path != mine]
         copied = 0 if whole else fill(self._arena, sources)
         for source in sources:

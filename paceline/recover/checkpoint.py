@@ -51,6 +51,31 @@ def latest(folder: Path) -> Path | None:
     return path
 
 
+def latest_good(folder: Path) -> tuple[Path | None, Failed | None]:
+    """As :func:`latest`; where that is damaged as a whole (a file missing or cut short, a manifest that does not read),
+    the newest other step whose every byte verifies, and what is wrong with the newer one.
+
+    Raises:
+        Failed: (53) it is damaged, and no other step is good.
+    """
+    try:
+        return latest(folder), None
+    except Failed as fault:
+        if fault.exit_code != Exit.DAMAGED:
+            raise
+        good = good_step(folder)
+        path = None if good is None else of_step(folder, good)
+        if path is None:
+            raise
+        return path, fault
+
+
+def passed_over(path: Path | None, fault: Failed) -> str:
+    """A sentence for the console."""
+    name = "the beginning" if path is None else path.name
+    return f"{fault.message} ({fault.seen}): goes on from {name}, every byte of it verified"
+
+
 def _not_meant(folder: Path, name: str) -> Failed:
     what = _fault(folder / name) or "is not the one that `latest` names: its hash differs"
     return damaged(folder / name, Problem(f"{name}/{manifest.NAME}", "", what))

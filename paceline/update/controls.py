@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from paceline.job.tables.control import AT_STEP, MOST_RULES, ControlTable
+from paceline.job.tables.control import AT_STEP, BETWEEN_STEPS, MOST_RULES, OF_ROW, ControlTable
 
 SPAN = 16
 """The usual loss and gradient norm are their mean over about so many steps that changed the weights."""
@@ -77,13 +77,18 @@ class Verdict:
 
 
 NONFINITE = Rule("nonfinite", "nonfinite", above=0.0, action="stop")
+REPLICAS = Rule("replicas", "replicas", above=0.0, action="stop")
 
 
 def armed(tables: Mapping[str, ControlTable] | None) -> tuple[Rule, ...]:
     """The rules that watch a run's steps: those written, and what is armed without being written."""
     rules = [_rule(name, table) for name, table in (tables or {}).items()]
-    if not any(rule.signal == "nonfinite" and rule.action != "alert" for rule in rules):
-        rules.insert(0, NONFINITE)  # one that only alerts does not disarm it: weights never become NaN
+    for built_in in (
+        REPLICAS,
+        NONFINITE,
+    ):  # one that only alerts does not disarm it: no run ends well with a wrong model
+        if not any(rule.signal == built_in.signal and rule.action != "alert" for rule in rules):
+            rules.insert(0, built_in)
     return tuple(rules)
 
 
@@ -94,12 +99,22 @@ def at_step(rules: Sequence[Rule]) -> tuple[Rule, ...]:
 
 def of_rows(rules: Sequence[Rule]) -> tuple[Rule, ...]:
     """Those that rank 0 judges by the finished step's row."""
-    return tuple(rule for rule in rules if rule.signal not in AT_STEP)
+    return tuple(rule for rule in rules if rule.signal in OF_ROW)
+
+
+def between_steps(rules: Sequence[Rule], signal: str, seen: str) -> list[Verdict]:
+    """What all ranks say of a yes-or-no ``signal`` that they have found after a step, the most severe first."""
+    found = [Verdict(r.name, r.action, seen, signal, r.owner) for r in rules if r.signal == signal]
+    return sorted(found, key=lambda verdict: -SEVERITY.index(verdict.action))
 
 
 def _rule(name: str, table: ControlTable) -> Rule:
     signal = table.signal or name
-    above = 0.0 if signal == "nonfinite" and table.above is None and table.below is None else table.above
+    above = (
+        0.0
+        if signal in ("nonfinite", *BETWEEN_STEPS) and table.above is None and table.below is None
+        else table.above
+    )
     return Rule(name, signal, above, table.below, table.for_steps, table.action, table.owner)
 
 

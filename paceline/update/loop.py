@@ -28,7 +28,7 @@ class Hooks:
     """What the loop calls. ``stop`` is asked on rank 0 only; the others run on every rank, at the same steps.
 
     ``save`` takes a step and whether to return only once it is safe, and returns the seconds that training waited.
-    ``fired`` gets a step and each rule that fired on it.
+    ``fired`` gets a step and each rule that fired on it; ``compare`` says what rules say of replicas after a step.
     """
 
     batches: Callable[[int], tuple[Sequence[Mapping[str, Tensor]], Counts]]
@@ -37,6 +37,7 @@ class Hooks:
     stop: Callable[[], str | None]
     beat: Callable[[int], None]
     fired: Callable[[int, Verdict], None] = lambda step, verdict: None
+    compare: Callable[[int], Sequence[Verdict]] = lambda step: ()
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,7 @@ def train(
     saved: int | None = None,
     eval_due: Due,
     save_due: Due,
+    compare_due: Due,
 ) -> End:
     """Run the steps after ``start`` up to the schedule's last.
 
@@ -73,14 +75,14 @@ def train(
     a state that goes on from memory, the step of the newest checkpoint; what follows the step ``start`` may still be
     to do.
     """
-    after = _After(schedule.steps, hooks, telemetry, ledger, eval_due, save_due)
+    after = _After(schedule.steps, hooks, telemetry, ledger, eval_due, save_due, compare_due)
     if saved is not None and saved < start:
-        after(start, (0.0, 0.0, float(save_due.since(saved, start))))
+        after(start, (0.0, 0.0, float(save_due.since(saved, start)), 0.0))
     for step in range(start + 1, schedule.steps + 1):
         with ledger.span("idle", "data"):
             micro_batches, counts = hooks.batches(step)
         with ledger.span("update", "decide"):
-            decisions = _decide(hooks, eval_due, save_due) if rank == 0 else (0.0, 0.0, 0.0)
+            decisions = _decide(hooks, eval_due, save_due, compare_due) if rank == 0 else (0.0,) * 4
             rate = schedule.rate(step)
         result = policy.step(micro_batches, counts, rate, telemetry.carried, decisions)
         accounts = ledger.close_step(step)
@@ -94,6 +96,8 @@ def train(
                 after.save(step - 1, until_safe=True)
             return End(step - 1, verdict=result.verdict, saved=sound)
         stop = after(step, result.decisions)
+        if after.verdict is not None:
+            return End(step, verdict=after.verdict)
         if stop and step < schedule.steps:
             return End(step, stop=stop, saved=True)
     return End(schedule.steps, saved=True)
@@ -101,7 +105,11 @@ def train(
 
 @dataclass
 class _After:
-    """What follows a step whose weights are changed: an evaluation, a save, a sign of life."""
+    """What follows a step whose weights are changed: an evaluation, a save, a sign of life.
+
+    Nothing is saved that replicas do not agree about: they are compared before each save, and then ``verdict`` is what
+    ends the run.
+    """
 
     steps: int
     hooks: Hooks
@@ -109,6 +117,8 @@ class _After:
     ledger: Ledger
     eval_due: Due
     save_due: Due
+    compare_due: Due
+    verdict: Verdict | None = None
     _saved: int = -1
 
     def __call__(self, step: int, decisions: Sequence[float]) -> str:
@@ -120,11 +130,24 @@ class _After:
                 self.hooks.evaluate(step)
             self.eval_due.happened()
             self.ledger.close_step(None)  # neither evaluation nor a save is part of a step's line
-        if last or stop or self.save_due.by_step(step) or decisions[2]:
+        save = last or stop or self.save_due.by_step(step) or decisions[2]
+        if (save or self.compare_due.by_step(step) or decisions[3]) and not self._agree(step):
+            return ""
+        if save:
             self.save(step, until_safe=last or bool(stop))
         with self.ledger.span("update", "rows"):
             self.hooks.beat(step)
         return stop
+
+    def _agree(self, step: int) -> bool:
+        with self.ledger.span("update", "controls"):
+            found = self.hooks.compare(step)
+        self.compare_due.happened()
+        self.ledger.close_step(None)
+        for verdict in found:
+            self.hooks.fired(step, verdict)
+        self.verdict = found[0] if found and found[0].acts else None
+        return self.verdict is None
 
     def save(self, step: int, *, until_safe: bool) -> None:
         """The state after ``step``, once."""
@@ -136,8 +159,8 @@ class _After:
             self.ledger.close_step(None)
 
 
-def _decide(hooks: Hooks, eval_due: Due, save_due: Due) -> tuple[float, float, float]:
+def _decide(hooks: Hooks, eval_due: Due, save_due: Due, compare_due: Due) -> tuple[float, ...]:
     """What only rank 0 may say, since it looks at a clock or at the outside world."""
     stop = hooks.stop() or ""
     code = STOPS.index(stop) if stop in STOPS else STOPS.index("stop command")
-    return float(code), float(eval_due.by_clock()), float(save_due.by_clock())
+    return float(code), float(eval_due.by_clock()), float(save_due.by_clock()), float(compare_due.by_clock())

@@ -51,11 +51,7 @@ DRILLS: dict[int, Drill] = {
     ),
     18: Drill("inner time-out longer than the outer", "refused, or impossible"),
     19: Drill("SIGKILL at any instant of a save", "`latest` is whole; the rest is removed"),
-    20: Drill(
-        "power cut: manifest there, shard missing",
-        "rejected; goes back to the one before, says so",
-        "rejected, and the error names the good one: going back is typed, not done by itself",
-    ),
+    20: Drill("power cut: manifest there, shard missing", "rejected; goes back to the one before, says so"),
     21: Drill("disk full", "loud; last save untouched; works again when there is room"),
     22: Drill("inodes or quota used up", "as D21, and says which"),
     23: Drill("flipped bits", "all found; file and tensor named; the one before offered"),
@@ -76,9 +72,7 @@ DRILLS: dict[int, Drill] = {
     38: Drill("newer format", "refused with the version that reads it"),
     39: Drill("NaN on one rank", "all stop; weights finite; rank, parameter and batch told"),
     40: Drill("infinite loss; a spike ×1000", "skipped or rolled back by rule, counted"),
-    41: Drill(
-        "a bit flips on one replica", "found within K steps, rank named", "hashes of replicas are to come"
-    ),
+    41: Drill("a bit flips on one replica", "found within K steps, rank named"),
     42: Drill("corrupt row of data", "stop or skip by rule, with file and line; equal steps"),
     43: Drill("too little data", "refused before any rank, with what is needed"),
     44: Drill("token id outside the vocabulary", "refused on the CPU with file and place"),

@@ -159,6 +159,39 @@ def spoil_gradient(fault: _Fault) -> None:
     _after_forward(fault, strike)
 
 
+def flip_a_bit(fault: _Fault) -> None:
+    """One bit of one weight of this rank, where nobody writes."""
+    from paceline.compute.models.decoder import Decoder
+
+    forward = Decoder.forward
+
+    def planted(self: Decoder, *args: Any, **kwargs: Any) -> Any:
+        if fault.fires():
+            import torch
+
+            weight = next(p for name, p in self.named_parameters() if name.endswith("q_proj.weight"))
+            local = weight.to_local() if hasattr(weight, "to_local") else weight
+            local.detach().view(-1).view(torch.int32)[5] ^= 1 << 12
+        return forward(self, *args, **kwargs)
+
+    Decoder.forward = planted  # type: ignore[method-assign]
+
+
+def no_room(fault: _Fault) -> None:
+    """The first attempt dies; the one that would go on from its memory cannot have as much."""
+    if fault.attempt == 0:
+        return kill(fault)
+    if fault.attempt == 1:
+        from paceline.recipes import shared_state
+
+        def full(*args: Any, **kwargs: Any) -> None:
+            with open(fault.home / "fired", "a") as file:
+                file.write(json.dumps({"unix_s": time.time(), "attempt": 1, "pid": os.getpid()}) + "\n")
+            raise OSError(28, "No space left on device")
+
+        shared_state.move = full
+
+
 def skip_a_collective(fault: _Fault) -> None:
     """The gradients of this rank are not reduced: it goes on without its peers."""
     import torch.distributed as dist
@@ -224,6 +257,8 @@ HOW: dict[str, Callable[[_Fault], None]] = {
     "memory": out_of_memory,
     "scale": scale_output,
     "gradient": spoil_gradient,
+    "flip": flip_a_bit,
+    "no_room": no_room,
     "skip": skip_a_collective,
     "clock": another_clock,
     "save_fails": save_fails,

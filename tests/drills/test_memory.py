@@ -17,7 +17,17 @@ import pytest
 import paceline as pl
 from paceline.api.surviving import Survivors
 from paceline.recover.live.survive import in_update
-from tests.drills.small import STEPS, assert_same_bits, end_state, events, pids_of, write_tiny
+from tests.drills.small import (
+    STEPS,
+    assert_same_bits,
+    end_state,
+    events,
+    fired,
+    pids_of,
+    plant,
+    train,
+    write_tiny,
+)
 
 Record = Callable[[str, object], None]
 WIDER = {  # so that a change of the weights takes long enough to be struck in
@@ -211,3 +221,15 @@ def test_which_layout_is_left(layout: str, lost: int, left: str | None, tmp_path
     job = pl.Job.load(write_tiny(tmp_path))
     found = left_over(pl.Layout.parse(layout), lost, job, job.model.widths(101))
     assert (None if found is None else str(found)) == left
+
+
+def test_without_room_for_the_memory_the_checkpoint_serves(tmp_path: Path, cache: str) -> None:
+    job = write_tiny(tmp_path)
+    straight = pl.train(job, layout="dp=2", name="straight")
+    plant(job, "no_room", step=13, saved=10, always=True)
+    run = train(job, "full")
+    assert {one["attempt"] for one in fired(job)} == {0, 1}
+    sources = [row["detail"]["from"] for row in events(run, "restart")]
+    assert [source.startswith("memory") for source in sources] == [True, False]
+    assert sources[1] == "step-00000010"
+    assert_same_bits(run, straight)

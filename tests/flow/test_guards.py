@@ -111,22 +111,29 @@ def test_a_cache_that_cannot_be_written_is_refused_before_anything_is_measured(t
     assert "PACELINE_CACHE" in child.stderr
 
 
-@pytest.mark.drill(24)
+@pytest.mark.drill(20, 24)
 def test_a_run_goes_on_from_an_earlier_checkpoint_when_the_latest_is_damaged(tmp_path: Path) -> None:
-    """The error says what to type, and what it says works."""
+    """By itself where a file is cut short; a step that is asked for by name is refused, with what to type instead."""
     job = write_job(tmp_path)
     run = pl.train(job, layout="single", name="hurt")
     straight = {n: v.copy() for n, v in run.metrics().items()}
     shard = next((run.path / "checkpoints/step-00000012").glob("rank-*.safetensors"))
     shard.write_bytes(shard.read_bytes()[:-3])
     with pytest.raises(PacelineError) as caught:
-        pl.train(job, name="hurt", resume=True)
+        pl.train(f"{run.path}@12", resume=True)
     assert caught.value.exit_code == Exit.DAMAGED
     word = next(w for w in caught.value.use.split() if "@" in w)
     assert word.endswith("hurt@8")
     with pytest.raises(PacelineError, match="is a checkpoint, not a job"):
         pl.train(word)
-    again = pl.train(word, resume=True)
+    told: list[str] = []
+    again = pl.train(
+        job,
+        name="hurt",
+        resume=True,
+        on_message=lambda m: told.append(str(m.get("text"))) if m["kind"] == "say" else None,
+    )
+    assert any("checkpoint damaged" in line and "goes on from step-00000008" in line for line in told), told
     assert again.path == run.path
     assert again.state == "done"
     assert again.metrics()["loss"].tolist() == straight["loss"].tolist()

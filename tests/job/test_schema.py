@@ -43,7 +43,7 @@ federation: secure_aggregation@07
 federation: privacy.epsilon@07 privacy.delta@07 privacy.clip_norm@07 simulate.sites@07
 federation: simulate.partition@07
 checkpoint: every keep keep_every store memory_copies@04
-restart: max hang_timeout elastic
+restart: max hang_timeout compare_replicas elastic
 track: to@05 project@05 every
 control: *.signal *.above *.below *.for_steps *.action *.owner
 claim: metric@05 at_least@05 at_most@05 refuted_below@05 refuted_above@05 decision@05 population@05

@@ -8,6 +8,8 @@ ACTIONS = ("alert", "skip", "rollback", "stop")
 LATER_ACTIONS = {"gather": "05", "ask": "05", "abstain": "05", "fallback": "05"}
 AT_STEP = ("nonfinite", "loss", "grad_norm", "loss_ratio", "grad_norm_ratio")
 """Signals that every rank knows before a step's weights change, so that the step can still be left out."""
+BETWEEN_STEPS = ("replicas",)
+"""Signals that all ranks find out together after a step: 1 where two that hold the same weights differ."""
 OF_ROW = (
     *("bits_per_byte", "lr", "tokens", "samples", "epoch", "step_time_s", "tokens_per_s"),
     *("tokens_per_s_per_device", "tflops_per_device", "mfu", "memory_gib", "memory_allocated_gib"),

@@ -8,6 +8,9 @@ from typing import Any
 
 from paceline.recover.live.words import Finished
 
+MEMORY = "memory"
+"""Key of the error of a rank that cannot hold what is there."""
+
 
 @dataclass(frozen=True)
 class Alive:
