@@ -115,7 +115,7 @@ def resolve_cluster(cluster: str | Cluster, device: str = "auto") -> Cluster:
     """A cluster by name; this machine is probed only where the name needs it."""
     if not isinstance(cluster, str):
         return cluster
-    from paceline.plan.cluster import parse_cluster
+    from paceline.plan.cluster import is_file, parse_cluster
     from paceline.plan.hardware.menu import is_menu
 
     if is_menu(cluster):
@@ -127,7 +127,7 @@ def resolve_cluster(cluster: str | Cluster, device: str = "auto") -> Cluster:
             rule="only `paceline plan` chooses hardware; it says the name of what it chose",
             use="--cluster p5.48xlargex4",
         )
-    needs_probe = cluster.strip() == "this" or cluster.endswith(".toml")
+    needs_probe = cluster.strip() == "this" or is_file(cluster)
     return parse_cluster(cluster, this=this_cluster(device) if needs_probe else None, where="--cluster")
 
 

@@ -9,6 +9,7 @@ import pytest
 from paceline.job import Job
 from paceline.ledger.outcome import Exit, Refused
 from paceline.plan.cluster import CATALOG, catalogue, parse_cluster, shapes, this_cpu, with_keys
+from paceline.plan.counted import MOST_DEVICES, MOST_HOSTS
 from paceline.plan.search import plan
 
 
@@ -36,7 +37,13 @@ def test_names(name: str, hosts: int, devices: int, accelerator: str) -> None:
         ("8xH100", "H100-PCIe-80GB, H100-SXM-80GB", "8xH100-SXM-80GB"),
         ("H100", "H100-PCIe-80GB, H100-SXM-80GB", "8xH100-SXM-80GB"),
         ("8xH1000-SXM-80GB", "", "8xH100-SXM-80GB"),
-        ("0x8xB200", "", "1xB200"),
+        ("0x8xB200", "", "8xB200"),
+        ("8x0xB200", "", "8x1xB200"),
+        ("p5.48xlargex0", "", "p5.48xlarge"),
+        ("p5.48xlargx0", "", "p5.48xlarge"),
+        ("2xp5.48xlarge", "", "p5.48xlargex2"),
+        ("0xp5.48xlarge", "", "p5.48xlarge"),
+        ("2xB200+A100", "", "2xB200"),
         ("B200", "", "8xB200"),
     ],
 )
@@ -47,6 +54,53 @@ def test_unclear_names_are_refused_with_the_list(name: str, words: str, use: str
     assert caught.value.allowed == words
     assert caught.value.use == f"--cluster {use}"
     assert caught.value.where == "job.toml:9"
+
+
+NAMES_WRONG_TWICE = (
+    "0xH100",
+    "0xFoo",
+    "0x8xB200+A100",
+    "1x0xh100",
+    "p5.48xlargex-1",
+    "x8xB200",
+    "0x8xFoo",
+    "2000000xH",
+)
+
+
+@pytest.mark.parametrize("name", NAMES_WRONG_TWICE)
+def test_what_is_suggested_is_never_refused_itself(name: str) -> None:
+    with pytest.raises(Refused) as caught:
+        parse_cluster(name)
+    flag, _, use = caught.value.use.partition(" ")
+    assert flag == "--cluster"
+    assert parse_cluster(use).world > 0
+
+
+@pytest.mark.parametrize(
+    ("name", "use"),
+    [
+        ("10000000x8xB200", f"{MOST_HOSTS}x8xB200"),
+        ("2x1000000xB200", f"2x{MOST_DEVICES}xB200"),
+        ("p5.48xlargex" + "9" * 5000, f"p5.48xlargex{MOST_HOSTS}"),
+    ],
+)
+def test_a_limit_of_a_name_is_named_and_short(name: str, use: str) -> None:
+    with pytest.raises(Refused) as caught:
+        parse_cluster(name)
+    assert str(MOST_HOSTS) in caught.value.rule
+    assert str(MOST_DEVICES) in caught.value.rule
+    assert caught.value.use == f"--cluster {use}"
+    assert len(caught.value.message) < 110
+    assert len(str(caught.value.seen)) < 80
+
+
+def test_the_limits_of_a_name_are_those_of_the_keys() -> None:
+    assert parse_cluster("1000000x8xB200").hosts == 1_000_000
+    for key, most in (("hosts", MOST_HOSTS), ("devices", MOST_DEVICES)):
+        Job(cluster={key: most})
+        with pytest.raises(Refused):
+            Job(cluster={key: most + 1})
 
 
 def test_every_row_of_the_catalogue_states_where_it_is_from() -> None:
