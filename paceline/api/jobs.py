@@ -40,7 +40,9 @@ def run_of(word: str | Path) -> Run | None:
     """The run that ``word`` names, or None when it is the path of a job file."""
     path = Path(word)
     folder = path.is_dir()
-    if not folder and (path.is_file() or path.suffix == ".toml" or config_of(path, hub_folder()) is not None):
+    if not folder and (
+        path.is_file() or path.suffix.lower() == ".toml" or config_of(path, hub_folder()) is not None
+    ):
         return None
     from paceline.api.runs import Run  # not for a job file, which is what is read most often
     from paceline.ledger.folder import RunFolder
