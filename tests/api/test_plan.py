@@ -163,3 +163,23 @@ def test_a_suffix_is_one_in_any_case(job: pl.Job, tmp_path: Path, monkeypatch: p
     assert load_job("planned.TOML").job.layout.use == str(found.best.layout)
     Path("lab.TOML").write_text('cluster.use = "2xCPU"\n')
     assert resolve_cluster("lab.TOML").devices == 2
+
+
+def test_only_a_job_is_suggested_for_one_that_is_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, text in (
+        ("proj.toml", "[project]\nname = 'x'\n"),
+        ("projx.toml", "[cluster]\nuse = '8xB200'\n"),
+        ("projy.toml", "[cluster\n"),
+        ("projz.toml", ""),
+    ):
+        Path(name).write_text(text)
+    with pytest.raises(pl.Refused) as caught:
+        load_job("proj")
+    assert caught.value.use == "paceline job new > job.toml"
+    Path("project.toml").write_text("train.steps = 3\n")
+    with pytest.raises(pl.Refused) as caught:
+        load_job("proj")
+    assert caught.value.use == "project.toml"
