@@ -368,6 +368,16 @@ def _from_file(path: Path, this: Cluster | None, where: str) -> Cluster:
         _refuse(
             f"{unknown[0] if unknown else 'cluster'} is no table of {path.name}", path, rule, "this", where
         )
+    if not table:
+        raise Refused(
+            f"{path.name} says nothing of a cluster",
+            exit_code=Exit.USAGE,
+            key="cluster.use",
+            seen="no key of [cluster]",
+            rule="its [cluster] says use (a name of the catalogue, a shape, `this`) or what is not as on this machine",
+            use='[cluster]\nuse = "8xH100-SXM-80GB"',
+            where=str(path),
+        )
     keys = _keys_of(table, path)
     if is_file(keys.use):
         rule = "a cluster file stands on a name of the catalogue, a machine shape, or `this`"
@@ -428,7 +438,23 @@ def with_keys(cluster: Cluster, table: ClusterTable, where: str = "") -> Cluster
     changes: dict[str, Any] = {name: value for name, value in found.items() if value is not None}
     if "usd_per_device_hour" in changes:
         changes["price_date"] = ""
-    return replace(cluster, **changes)
+    changed = replace(cluster, **changes)
+    return _not_here(changed, where) if cluster.visible and changed.hosts > 1 else changed
+
+
+def _not_here(cluster: Cluster, where: str) -> Cluster:
+    """Several hosts of this machine's kind: more than is here, and joined by a link that no probe of one host sees."""
+    if cluster.nic_bytes_per_s:
+        return replace(cluster, visible=False)
+    raise Refused(
+        f"{cluster.hosts} hosts of this machine's kind need the link between them",
+        exit_code=Exit.USAGE,
+        key="cluster.link.inter",
+        seen=f"cluster.hosts = {cluster.hosts}, no cluster.link.inter",
+        rule="`this` is one host; of several like it nobody knows how fast they reach each other but you",
+        use='cluster.link.inter = "10Gbit"',
+        where=where,
+    )
 
 
 def _refuse(

@@ -190,6 +190,33 @@ def test_a_files_keys_are_held_to_what_a_jobs_are(tmp_path: Path, keys: str, key
     assert (caught.value.exit_code, caught.value.key) == (Exit.USAGE, key)
 
 
+@pytest.mark.parametrize("text", ["", "[cluster]\n", "[fabric]\npod_hosts = 2\noversubscription = 4\n"])
+def test_a_file_that_says_nothing_of_a_cluster_is_not_this_machine(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "lab.toml"
+    file.write_text(text, encoding="utf-8")
+    with pytest.raises(Refused) as caught:
+        parse_cluster(str(file), this=this_cpu(4, 8 << 30))
+    assert (caught.value.exit_code, caught.value.key) == (Exit.USAGE, "cluster.use")
+    file.write_text(caught.value.use, encoding="utf-8")
+    assert parse_cluster(str(file)).world == 8
+
+
+def test_two_hosts_like_this_one_are_not_this_one_and_need_their_link(tmp_path: Path) -> None:
+    here, file = this_cpu(4, 8 << 30), tmp_path / "lab.toml"
+    file.write_text("[cluster]\nhosts = 2\n", encoding="utf-8")
+    with pytest.raises(Refused) as caught:
+        parse_cluster(str(file), this=here)
+    assert (caught.value.exit_code, caught.value.key) == (Exit.USAGE, "cluster.link.inter")
+    file.write_text('[cluster]\nhosts = 2\nlink.inter = "10Gbit"\n', encoding="utf-8")
+    two = parse_cluster(str(file), this=here)
+    assert (two.hosts, two.devices, two.visible) == (2, 4, False)
+    job = Job(model={"preset": "tiny"}, train={"steps": 3}, data={"tokenizer": "bpe:8192"})
+    found = plan(job, cluster=two, measured=None)
+    assert any("priced as those of one" in text for text in found.assumed)
+    file.write_text("[cluster]\nhosts = 1\n", encoding="utf-8")
+    assert parse_cluster(str(file), this=here).visible
+
+
 def test_single_keys_override_a_name() -> None:
     keys = Job().replace({"cluster.hosts": 2, "cluster.accelerator": "B200", "cluster.memory": "1GB"})
     cluster = with_keys(parse_cluster("8xH100-SXM-80GB"), keys.cluster)
