@@ -217,6 +217,22 @@ def test_two_hosts_like_this_one_are_not_this_one_and_need_their_link(tmp_path: 
     assert parse_cluster(str(file), this=here).visible
 
 
+@pytest.mark.parametrize("use", ["1xH100-SXM-80GB", "8xH100-SXM-80GB", "2x8xH100-SXM-80GB"])
+@pytest.mark.parametrize("link", ["intra", "inter"])
+@pytest.mark.parametrize("zero", ["0GB", "0Gbit", "0.0GB/s"])
+def test_a_link_that_carries_nothing_is_refused_on_every_cluster(
+    tmp_path: Path, use: str, link: str, zero: str
+) -> None:
+    file = tmp_path / "lab.toml"
+    file.write_text(f'[cluster]\nuse = "{use}"\nlink.{link} = "{zero}"\n', encoding="utf-8")
+    for ask in (lambda: parse_cluster(str(file)), lambda: Job(cluster={"link": {link: zero}})):
+        with pytest.raises(Refused) as caught:
+            ask()
+        assert (caught.value.exit_code, caught.value.key) == (Exit.USAGE, f"cluster.link.{link}")
+        assert "leave the key out" in caught.value.rule
+        assert caught.value.use == f'cluster.link.{link} = "450GB"'
+
+
 def test_single_keys_override_a_name() -> None:
     keys = Job().replace({"cluster.hosts": 2, "cluster.accelerator": "B200", "cluster.memory": "1GB"})
     cluster = with_keys(parse_cluster("8xH100-SXM-80GB"), keys.cluster)
