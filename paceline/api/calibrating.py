@@ -34,15 +34,16 @@ def calibrate_from(words: Sequence[str], out: str | None, say: Callable[[str, st
         nothing) and ``file``.
 
     Raises:
-        Refused: 2, no run, runs of several precisions, or one of fewer than ``WARM + LEAST_STEPS`` steps; 13, a CPU
-            that has not been measured, or runs of another machine.
+        Refused: 2, what :func:`taught_by` refuses, runs of several precisions, or one of fewer than
+            ``WARM + LEAST_STEPS`` steps; 13, a CPU that has not been measured, or runs of another machine.
     """
     from paceline.api.measuring import cluster_file, write_cluster
     from paceline.api.plan import measured_here, this_cluster
-    from paceline.api.runs import find_runs
+    from paceline.api.teaching import taught_by
     from paceline.plan.speed.corrected import joined
 
     file = None if out is None else cluster_file(out)
+    runs = taught_by(words)  # before the machine is looked at: what was typed is the nearer reason
     cluster, measured = this_cluster(), measured_here()
     if cluster.is_cpu and measured is None:
         raise Refused(
@@ -64,7 +65,7 @@ def calibrate_from(words: Sequence[str], out: str | None, say: Callable[[str, st
     found: dict[str, dict[str, float]] = {}
     without: dict[str, dict[str, str]] = {}
     precisions: set[str] = set()
-    for run in find_runs(words):
+    for run in runs:
         precision, factors, nothing, steps = _of_run(run, cluster, measured)
         precisions.add(precision)
         found[_id(run)], without[_id(run)] = factors, nothing
@@ -116,13 +117,14 @@ def _of_run(
     record = records.read(run.folder, 2)
     ranks = split_waits(read_ranks(run.folder)).ranks
     measured_s, steps = parts_of_steps(ranks, pipeline=run.layout.pp > 1)
-    if record is None or steps < LEAST_STEPS:
+    assert record is not None  # refuse_unfit
+    if steps < LEAST_STEPS:
         raise Refused(
             f"{run.name} has too few steps to correct a plan",
             exit_code=Exit.USAGE,
             key="--from",
             seen=f"{many(steps, 'step')} after {WARM} that do not count",
-            rule=f"a run of {WARM + LEAST_STEPS} steps or more, with its ledger",
+            rule=f"a run of {WARM + LEAST_STEPS} steps or more",
             use="a longer run",
         )
     precision, widths = str(record["decision"]["precision"]), record["inputs"]["widths"]

@@ -10,6 +10,7 @@ from paceline.api.surroundings import hub_folder, job_values
 from paceline.job import Job, Loaded, load
 from paceline.job.around import config_of
 from paceline.job.families.place import is_hub_id
+from paceline.job.files import is_job_file
 from paceline.launch.environment import exported
 from paceline.ledger.outcome import Exit, PacelineError, Refused
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from paceline.api.runs import Run
 
 Sets = Mapping[str, object] | Sequence[tuple[str, str]]
+MOST_NEAR = 5
 IN_PYTHON = "Python"
 MANY_TOKENS = 1 << 20  # a vocabulary that no rule finds too small, while the tokenizer's is not known
 
@@ -40,7 +42,9 @@ def run_of(word: str | Path) -> Run | None:
     """The run that ``word`` names, or None when it is the path of a job file."""
     path = Path(word)
     folder = path.is_dir()
-    if not folder and (path.is_file() or path.suffix == ".toml" or config_of(path, hub_folder()) is not None):
+    if not folder and (
+        path.is_file() or path.suffix.lower() == ".toml" or config_of(path, hub_folder()) is not None
+    ):
         return None
     from paceline.api.runs import Run  # not for a job file, which is what is read most often
     from paceline.ledger.folder import RunFolder
@@ -123,5 +127,5 @@ def _nearest_file(path: Path) -> str:
 
     folder = path.parent
     names = [p.name for p in folder.glob("*.toml")] if folder.is_dir() else []
-    found = get_close_matches(path.name + ".toml", names, n=1, cutoff=0.4)
-    return str(folder / found[0]) if found else ""
+    near = get_close_matches(path.name + ".toml", names, n=MOST_NEAR, cutoff=0.4)
+    return next((str(folder / name) for name in near if is_job_file(folder / name)), "")

@@ -59,7 +59,7 @@ def measure_cluster(out: str | None, say: Callable[[str, str], None]) -> dict[st
 def cluster_file(out: str) -> Path:
     """Where ``--out`` writes. Raises: Refused, 2, where no cluster file can lie; Failed, 55, where none is written."""
     path = Path(out).expanduser()
-    if path.suffix == ".toml" and path.absolute().parent.is_dir() and not path.is_dir():
+    if path.suffix.lower() == ".toml" and path.absolute().parent.is_dir() and not path.is_dir():
         check_target(path, "--out")
         return path
     raise Refused(

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from paceline.api.jobs import load_job
 from paceline.api.surroundings import cache_folder, environment
@@ -115,7 +115,7 @@ def resolve_cluster(cluster: str | Cluster, device: str = "auto") -> Cluster:
     """A cluster by name; this machine is probed only where the name needs it."""
     if not isinstance(cluster, str):
         return cluster
-    from paceline.plan.cluster import parse_cluster
+    from paceline.plan.cluster import is_file, parse_cluster
     from paceline.plan.hardware.menu import is_menu
 
     if is_menu(cluster):
@@ -127,7 +127,7 @@ def resolve_cluster(cluster: str | Cluster, device: str = "auto") -> Cluster:
             rule="only `paceline plan` chooses hardware; it says the name of what it chose",
             use="--cluster p5.48xlargex4",
         )
-    needs_probe = cluster.strip() == "this" or cluster.endswith(".toml")
+    needs_probe = cluster.strip() == "this" or is_file(cluster)
     return parse_cluster(cluster, this=this_cluster(device) if needs_probe else None, where="--cluster")
 
 
@@ -181,6 +181,21 @@ def parse_counts(text: str) -> list[int]:
     return sorted({int(word) for word in words})
 
 
+def _refuse_empty(key: str, text: str) -> NoReturn:
+    """Refuse (2) to ask about nothing; the default is what the plan says without a question."""
+    from paceline.job.lines import shortened
+
+    given = ",".join(part for part in text.split(",") if part.strip())
+    raise Refused(
+        "--what-if asks about an empty value",
+        exit_code=Exit.USAGE,
+        key="--what-if",
+        seen=f"--what-if {shortened(f'{key}={text}')}",
+        rule="a value, or several with commas between them; the default is the plan without this question",
+        use=f"--what-if {key}={shortened(given)}" if given else f"leave out --what-if {key}=",
+    )
+
+
 def parse_what_if(words: Iterable[str]) -> dict[str, list[Any]]:
     """``KEY=V1,V2`` words → values by key; a repeated flag adds one value, which may then hold commas.
 
@@ -194,5 +209,7 @@ def parse_what_if(words: Iterable[str]) -> dict[str, list[Any]]:
     for key, text in pairs:
         whole = keys.count(key) > 1 or text.lstrip().startswith(("[", "{", '"'))
         parts = [text] if whole else text.split(",")
+        if not all(part.strip() for part in parts):
+            _refuse_empty(key, text)
         asked.setdefault(key, []).extend(parse_set_value(part) for part in parts)
     return asked

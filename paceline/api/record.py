@@ -48,7 +48,7 @@ def save_plan(plan: Plan, path: str) -> str:
     """
     from paceline.plan.answer import PAGE
 
-    if Path(path).suffix != PAGE:
+    if Path(path).suffix.lower() != PAGE:
         plan.save(path)
         return f"{path}, with layout.use = {plan.best.layout}"
     try:

@@ -39,7 +39,7 @@ def job_words(incomplete: str) -> Iterable[str]:
         for entry in sorted(folder.iterdir()):
             if entry.is_dir() and not entry.name.startswith("."):
                 yield f"{prefix}{entry.name}/"
-            elif entry.suffix == ".toml":
+            elif entry.suffix.lower() == ".toml":
                 yield prefix + entry.name
     yield from run_names(incomplete)
 

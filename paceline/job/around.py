@@ -18,7 +18,7 @@ def config_of(path: Path, hub: Path | None = None) -> Path | None:
     if path.is_dir():
         return path / FILE if (path / FILE).is_file() and not (path / "job.toml").is_file() else None
     if path.is_file():
-        return path if path.suffix == ".json" else None
+        return path if path.suffix.lower() == ".json" else None
     return in_hub(str(path), hub) if hub is not None and is_hub_id(str(path)) else None
 
 

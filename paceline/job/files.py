@@ -126,6 +126,17 @@ def read_file(path: Path, name: str) -> list[tuple[Path, Layer]]:
         name = str(path)
 
 
+def is_job_file(path: Path) -> bool:
+    """Whether a file would be read as a job, so that it may be suggested as one."""
+    try:
+        text = read_text(path, str(path))
+        _refuse_cluster(text, str(path))
+        layer, extends = from_text(text, str(path), path.parent)
+    except Refused:
+        return False
+    return extends is not None or any(not key.startswith("cluster.") for key in layer.values)
+
+
 def _refuse_cluster(text: str, name: str) -> None:
     """Refuse (2) a cluster file in the place of a job: every key has a default, and so it would plan ``tiny``."""
     try:

@@ -6,6 +6,7 @@ An error is a repair instruction: the value seen, the rule, what is allowed, and
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from enum import IntEnum
 from typing import Any
@@ -165,11 +166,16 @@ LONGEST_REPAIR = 4000
 MOST_LINES = 16
 
 
+# Longer than any identifier in decimal: what a number of so many digits is, its length says best.
+_LONG_NUMBER = re.compile(r"(?<![0-9A-Za-z])[0-9]{41,}(?![0-9A-Za-z])")
+
+
 def printable(text: str, longest: int = LONGEST_LINE) -> str:
     """``text`` on one line, without anything that acts on a terminal: what is not printable is escaped.
 
     Keys, names and file contents are the user's, or somebody's; an error must not run what is in them.
     """
+    text = _LONG_NUMBER.sub(lambda found: f"{found[0][:6]}… ({len(found[0])} digits)", text)
     text = text if len(text) <= longest else text[: longest - 1] + "…"
     return text if text.isprintable() else "".join(c if c.isprintable() else _escaped(c) for c in text)
 

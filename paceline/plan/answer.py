@@ -34,7 +34,7 @@ def refuse_place(path: Path | str, suffixes: tuple[str, ...] = (".toml",)) -> No
         message, use = f"{path} is a folder", f"--save {quote(str(path / 'planned.toml'))}"
     elif not path.parent.is_dir():
         message, use = f"there is no folder {path.parent}", f"mkdir -p {quote(str(path.parent))}"
-    elif not path.name or path.suffix not in suffixes:
+    elif not path.name or path.suffix.lower() not in suffixes:
         message, use = f"{path} is no name of a job file", f"--save {quote(str(path))}.toml"
     else:
         return

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from paceline.ledger.outcome import Exit, Refused
+from paceline.plan.counted import counts, shown
 
 if TYPE_CHECKING:
     from paceline.job.tables.cluster import ClusterTable
@@ -28,6 +29,9 @@ VISIBLE_BYTES = 0.99 * 2**30
 """Of a "GB" of device memory on a data sheet: an 80 GB device shows 79 GiB, a 141 GB one 140."""
 LARGEST_HOST = 16
 """Devices of the largest host; a link that joins more leaves the host."""
+REPAIRS = 4
+NEAR_SHAPE = 0.75
+"""Of :mod:`difflib`: ``p5.48xlarg`` means a shape, ``H100`` does not."""
 CATALOG = Path(__file__).parent / "catalog"
 
 
@@ -213,42 +217,89 @@ def parse_cluster(text: str, *, this: Cluster | None = None, where: str = "") ->
         where: where the name was written, repeated in an error.
 
     Raises:
-        Refused: exit 2 for a name that is not understood, with the nearest; exit 13 for ``this`` unprobed.
+        Refused: exit 2 for a name that is not understood, with the nearest that is; exit 13 for ``this`` unprobed.
     """
+    try:
+        return _parsed(text, this, where)
+    except Refused as refused:
+        refused.use = _understood(refused.use, this)
+        raise
+
+
+def _understood(use: str, this: Cluster | None) -> str:
+    """A repair that is no name itself is repaired in turn: a name may be wrong in two places (``0xH100``)."""
+    flag, _, name = use.partition(" ")
+    if flag != "--cluster" or name == "this" or is_file(name):
+        return use
+    for _ in range(REPAIRS):
+        try:
+            _parsed(name, this, "")
+            return f"--cluster {name}"
+        except Refused as again:
+            name = again.use.removeprefix("--cluster ")
+    return "--cluster 8xH100-SXM-80GB"
+
+
+def is_file(name: str) -> bool:
+    """Whether a cluster's name is that of a file, in whatever case its suffix is written."""
+    return name.strip().lower().endswith(".toml")
+
+
+def _parsed(text: str, this: Cluster | None, where: str) -> Cluster:
     name = text.strip()
     if name == "this":
         if this is None:
-            _refuse(
-                "this machine was not probed",
-                name,
-                "`this` is the visible devices",
-                "1xCPU",
-                where,
-                Exit.CLUSTER,
-            )
+            rule = "`this` is the visible devices"
+            _refuse("this machine was not probed", name, rule, "1xCPU", where, Exit.CLUSTER)
         return this
-    if name.endswith(".toml"):
+    if is_file(name):
         return _from_file(Path(name), this, where)
-    by_shape = {s.lower(): s for s in shapes()}
-    shape, _, count = name.lower().rpartition("x")
-    if name.lower() in by_shape:
-        return _of(name, 1, by_shape[name.lower()], where)
-    if shape in by_shape and count.isascii() and count.isdigit() and int(count):
-        return _of(name, int(count), by_shape[shape], where)
-    counts = re.fullmatch(r"(?:(\d{1,6})x)?(\d{1,6})x(.+)", name)
-    if counts is None:
+    found = _of_shape(name, where)
+    if found is not None:
+        return found
+    parts = re.fullmatch(r"(?:([0-9]+)x)?([0-9]+)x(.+)", name)
+    if parts is None:
         sheet = _find(name, f"8x{name}", where)
         rule = "a cluster is [HOSTS x] DEVICES x ACCELERATOR, a machine shape, `this` or FILE.toml"
         _refuse(f"{name} does not say how many", name, rule, f"8x{sheet.name}", where)
-    hosts, devices = int(counts[1] or 1), int(counts[2])
-    if not hosts or not devices:
-        _refuse("a cluster of nothing", name, "hosts and devices are at least 1", f"1x{counts[3]}", where)
-    if re.search(r"[+,]", counts[3]):
+
+    def with_counts(hosts: int, devices: int) -> str:
+        return f"{hosts}x{devices}x{parts[3]}" if hosts > 1 else f"{devices}x{parts[3]}"
+
+    hosts, devices = counts(name, parts[1] or "1", parts[2], with_counts, where)
+    if re.search(r"[+,]", parts[3]):
         first = re.split(r"[+,]", name)[0]
         rule = "a cluster has one kind of device: the slowest would set the pace of all; plan the kinds apart"
         _refuse(f"{name} mixes devices", name, rule, first, where)
-    sheet = _find(counts[3], name, where)
-    return of_accelerator(name.replace(counts[3], sheet.name), hosts, devices, sheet)
+    sheet = _find(parts[3], name, where)
+    return of_accelerator(name.replace(parts[3], sheet.name), hosts, devices, sheet)
+
+
+def _of_shape(name: str, where: str) -> Cluster | None:
+    """A machine shape and its hosts, ``p5.48xlargex4``; None where the name is none."""
+    by_shape = {shape.lower(): shape for shape in shapes()}
+    low = name.lower()
+    if low in by_shape:
+        return _of(name, 1, by_shape[low], where)
+    shape, _, count = low.rpartition("x")
+    if shape in by_shape and re.fullmatch("[0-9]+", count):
+        plain = by_shape[shape]
+        hosts, _ = counts(
+            name, count, "1", lambda hosts, _: f"{plain}x{hosts}" if hosts > 1 else plain, where
+        )
+        return _of(name, hosts, plain, where)
+    before, _, shape = low.partition("x")
+    if shape in by_shape and re.fullmatch("[0-9]+", before):
+        rule = "the hosts of a machine shape stand behind it: SHAPExHOSTS"
+        use = f"{by_shape[shape]}x{before}"
+        _refuse(f"{shown(name)} counts hosts before the shape", shown(name), rule, use, where)
+    import difflib
+
+    near = difflib.get_close_matches(low, by_shape, n=1, cutoff=NEAR_SHAPE)
+    if near and not re.match("[0-9]+x", low):
+        rule = "the machine shape is one of the catalogue (`paceline cluster list`)"
+        _refuse(f"{shown(name)} is not in the catalogue", shown(name), rule, by_shape[near[0]], where)
+    return None
 
 
 def _of(name: str, hosts: int, shape: str, where: str) -> Cluster:
@@ -317,8 +368,18 @@ def _from_file(path: Path, this: Cluster | None, where: str) -> Cluster:
         _refuse(
             f"{unknown[0] if unknown else 'cluster'} is no table of {path.name}", path, rule, "this", where
         )
+    if not table:
+        raise Refused(
+            f"{path.name} says nothing of a cluster",
+            exit_code=Exit.USAGE,
+            key="cluster.use",
+            seen="no key of [cluster]",
+            rule="its [cluster] says use (a name of the catalogue, a shape, `this`) or what is not as on this machine",
+            use='[cluster]\nuse = "8xH100-SXM-80GB"',
+            where=str(path),
+        )
     keys = _keys_of(table, path)
-    if keys.use.strip().endswith(".toml"):
+    if is_file(keys.use):
         rule = "a cluster file stands on a name of the catalogue, a machine shape, or `this`"
         _refuse(f"{path.name} stands on another file", keys.use, rule, keys.use, str(path))
     base = parse_cluster(keys.use, this=this, where=str(path))
@@ -377,7 +438,23 @@ def with_keys(cluster: Cluster, table: ClusterTable, where: str = "") -> Cluster
     changes: dict[str, Any] = {name: value for name, value in found.items() if value is not None}
     if "usd_per_device_hour" in changes:
         changes["price_date"] = ""
-    return replace(cluster, **changes)
+    changed = replace(cluster, **changes)
+    return _not_here(changed, where) if cluster.visible and changed.hosts > 1 else changed
+
+
+def _not_here(cluster: Cluster, where: str) -> Cluster:
+    """Several hosts of this machine's kind: more than is here, and joined by a link that no probe of one host sees."""
+    if cluster.nic_bytes_per_s:
+        return replace(cluster, visible=False)
+    raise Refused(
+        f"{cluster.hosts} hosts of this machine's kind need the link between them",
+        exit_code=Exit.USAGE,
+        key="cluster.link.inter",
+        seen=f"cluster.hosts = {cluster.hosts}, no cluster.link.inter",
+        rule="`this` is one host; of several like it nobody knows how fast they reach each other but you",
+        use='cluster.link.inter = "10Gbit"',
+        where=where,
+    )
 
 
 def _refuse(

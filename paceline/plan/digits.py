@@ -1,14 +1,25 @@
-"""Numbers as the texts of the planner show them: three digits that count, thousands apart, no powers of ten."""
+"""Numbers as the texts of the planner show them: three digits that count, thousands apart.
+
+A power of ten only where the digits would tell nobody anything: from 1e15 on, and below 1e-12.
+"""
 
 from __future__ import annotations
 
 import math
 
 GIB = float(1 << 30)
+LARGE, SMALL = 1e15, 1e-12
+
+
+def beyond(value: float) -> bool:
+    """Whether a number is shown as a power of ten."""
+    return abs(value) >= LARGE or 0 < abs(value) < SMALL
 
 
 def grouped(value: float) -> str:
     """Thousands apart: ``65 500``, three digits that count."""
+    if beyond(value):
+        return f"{value:.1e}"
     if value >= 1000:
         unit = 10 ** (len(str(int(value))) - 3)
         value = round(value / unit) * unit
@@ -17,6 +28,8 @@ def grouped(value: float) -> str:
 
 def three(value: float) -> str:
     """``6 720``, ``79.2``, ``0.488``, ``0.0000123``; zeros at the end say nothing and are left out."""
+    if beyond(value):
+        return f"{value:.1e}"
     text = f"{value:.3g}"
     if "e" not in text:
         return text

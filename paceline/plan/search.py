@@ -356,7 +356,7 @@ def _nothing(question: Question, judged: Judged, wanted: Layout, where: str) -> 
 def _too_late(question: Question, least: Rejection) -> NoReturn:
     check_limit(question, least)
     late = least.kind == "deadline"
-    more = f"{three(least.value * 1.05)}"
+    more = three(least.value * 1.05).replace(" ", "")  # as it is typed
     percent = f"{100 * inside(question, least):.0f} %"
     raise Refused(
         "no layout meets the deadline" if late else "no layout meets the budget",

@@ -8,13 +8,15 @@ from typing import Any
 from paceline.ledger.outcome import printable
 from paceline.ledger.plural import many
 from paceline.plan.answer import GIB, Candidate, Plan, Rejection
-from paceline.plan.digits import amount, grouped, money, three
+from paceline.plan.digits import amount, beyond, grouped, money, three
 from paceline.plan.layout import Layout
 from paceline.plan.tally import grouped as whole
 from paceline.plan.ties import tied
 
 LABEL = 9
 NOTABLE = 4
+LONG_PRICE = 1e6
+"""USD an hour, from which cents are noise."""
 BUSY = "measured on a busy machine: may be far off"
 
 Column = tuple[str, Callable[[Candidate], str], bool]
@@ -114,7 +116,9 @@ def in_units(count: float) -> str:
 
 
 def seconds(value: float) -> str:
-    """Two or three digits, never an exponent."""
+    """Two or three digits."""
+    if beyond(value):
+        return three(value)
     if value >= 100:
         return f"{value:.0f}"
     return f"{value:.1f}" if value >= 10 else f"{value:.2f}" if value >= 0.1 else f"{value:.4f}"
@@ -153,7 +157,9 @@ def _cluster(plan: Plan) -> str:
         dated = f" (catalogue {cluster.price_date})" if cluster.price_date else ""
         if cluster.rate is not None and dated:
             dated = f" ({cluster.rate.cloud} {cluster.rate.region}, {cluster.price_date})"
-        parts.append(f"${cluster.usd_per_device_hour:.2f} a device-hour{dated}")
+        price = cluster.usd_per_device_hour
+        shown = f"{price:.2f}" if price < LONG_PRICE else amount(price)
+        parts.append(f"${shown} a device-hour{dated}")
     return _labelled("cluster", " · ".join(parts))
 
 
@@ -168,7 +174,7 @@ def _price(candidate: Candidate) -> str:
         return f"{seconds(candidate.step_s[1])} s a step"
     hours = candidate.hours[1]
     time = (
-        f"{hours:.1f} h"
+        f"{three(hours) if beyond(hours) else f'{hours:.1f}'} h"
         if hours >= 1
         else f"{hours * 60:.1f} min"
         if hours * 60 >= 1
@@ -265,7 +271,8 @@ def _value(rejection: Rejection) -> str:
 
 
 def _what_if(row: Mapping[str, Any]) -> str:
-    head = f"{row['key']}={row['value']} → "
+    asked = printable(f"{row['key']}={row['value']}")
+    head = f"{asked} → "
     if "refused" in row:
         return f"{head}refused: {row['refused']} (exit {row['exit_code']})"
     text = f"{head}{row['layout']}, {seconds(row['step_s'])} s a step"

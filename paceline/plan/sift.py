@@ -27,7 +27,7 @@ from paceline.plan.field import Field
 from paceline.plan.layout import Layout
 from paceline.plan.money import weight
 from paceline.plan.tally import Tally
-from paceline.plan.weigh import Question, family, fits, is_late, simplicity, unit, weigh
+from paceline.plan.weigh import ROOM, Question, family, fits, is_late, simplicity, unit, weigh
 
 Array = Any
 EQUAL = 1 + 1e-12
@@ -344,9 +344,19 @@ class _Sieve:
             name = "GiB" if kind == "memory" else unit(self.question)
             self.misses[key] = (value, Rejection(layout, kind, value, limit, name, ""))
 
+    def _tighten(self, late: Rejection) -> None:
+        """What takes longer than a late layout's upper end is late too, and is not the nearest: it needs no price.
+
+        With ``1 + ROOM``, the most that fullness adds to a weight, nothing that meets the deadline is pruned.
+        """
+        steps = self.question.facts.steps
+        if late.kind == "deadline" and self.question.objective == "time" and steps:
+            self.limit = min(self.limit, late.value * 3600 / steps * (1 + ROOM))
+
     def _late(self, layout: Layout) -> None:
         late = over_limits(self.question, price(self.question, layout))
         if late is not None:
+            self._tighten(late)
             key = (family(layout), late.kind)
             if key not in self.misses or late.value < self.misses[key][0]:
                 self.misses[key] = (late.value, replace(late))

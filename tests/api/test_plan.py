@@ -11,6 +11,7 @@ import paceline as pl
 from paceline.api.ground import refuse_elsewhere
 from paceline.api.jobs import load_job
 from paceline.api.plan import check_save, parse_counts, parse_what_if, resolve_cluster, scale_by
+from paceline.api.record import save_plan
 from paceline.api.start import _again
 from paceline.ledger.folder import RunFolder
 from tests.api.measured import plant
@@ -141,3 +142,44 @@ def test_the_record_of_a_plan_names_a_file_that_is_there(job: pl.Job) -> None:
     for asked, more in (("auto", ""), ("dp=2", " --layout dp=2")):
         ground = SimpleNamespace(asked=asked, job=job)
         assert _again(folder, ground) == f"paceline plan 'runs/my run/job.toml'{more}"  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("word", ["link.inter=", "link.inter= ", "link.inter=1Gbit,", "devices=,2"])
+def test_what_if_of_an_empty_value_is_refused(word: str) -> None:
+    with pytest.raises(pl.Refused) as caught:
+        parse_what_if([word])
+    assert caught.value.exit_code == 2
+    assert caught.value.key == "--what-if"
+    assert caught.value.use != f"--what-if {word}"
+
+
+def test_a_suffix_is_one_in_any_case(job: pl.Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = pl.plan(job)
+    for name in ("planned.TOML", "plan.Html"):
+        check_save(name, ())
+        save_plan(found, name)
+    assert Path("plan.Html").read_text().lower().startswith("<!doctype html>")
+    assert load_job("planned.TOML").job.layout.use == str(found.best.layout)
+    Path("lab.TOML").write_text('cluster.use = "2xCPU"\n')
+    assert resolve_cluster("lab.TOML").devices == 2
+
+
+def test_only_a_job_is_suggested_for_one_that_is_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, text in (
+        ("proj.toml", "[project]\nname = 'x'\n"),
+        ("projx.toml", "[cluster]\nuse = '8xB200'\n"),
+        ("projy.toml", "[cluster\n"),
+        ("projz.toml", ""),
+    ):
+        Path(name).write_text(text)
+    with pytest.raises(pl.Refused) as caught:
+        load_job("proj")
+    assert caught.value.use == "paceline job new > job.toml"
+    Path("project.toml").write_text("train.steps = 3\n")
+    with pytest.raises(pl.Refused) as caught:
+        load_job("proj")
+    assert caught.value.use == "project.toml"

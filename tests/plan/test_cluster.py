@@ -9,6 +9,7 @@ import pytest
 from paceline.job import Job
 from paceline.ledger.outcome import Exit, Refused
 from paceline.plan.cluster import CATALOG, catalogue, parse_cluster, shapes, this_cpu, with_keys
+from paceline.plan.counted import MOST_DEVICES, MOST_HOSTS
 from paceline.plan.search import plan
 
 
@@ -36,7 +37,13 @@ def test_names(name: str, hosts: int, devices: int, accelerator: str) -> None:
         ("8xH100", "H100-PCIe-80GB, H100-SXM-80GB", "8xH100-SXM-80GB"),
         ("H100", "H100-PCIe-80GB, H100-SXM-80GB", "8xH100-SXM-80GB"),
         ("8xH1000-SXM-80GB", "", "8xH100-SXM-80GB"),
-        ("0x8xB200", "", "1xB200"),
+        ("0x8xB200", "", "8xB200"),
+        ("8x0xB200", "", "8x1xB200"),
+        ("p5.48xlargex0", "", "p5.48xlarge"),
+        ("p5.48xlargx0", "", "p5.48xlarge"),
+        ("2xp5.48xlarge", "", "p5.48xlargex2"),
+        ("0xp5.48xlarge", "", "p5.48xlarge"),
+        ("2xB200+A100", "", "2xB200"),
         ("B200", "", "8xB200"),
     ],
 )
@@ -47,6 +54,53 @@ def test_unclear_names_are_refused_with_the_list(name: str, words: str, use: str
     assert caught.value.allowed == words
     assert caught.value.use == f"--cluster {use}"
     assert caught.value.where == "job.toml:9"
+
+
+NAMES_WRONG_TWICE = (
+    "0xH100",
+    "0xFoo",
+    "0x8xB200+A100",
+    "1x0xh100",
+    "p5.48xlargex-1",
+    "x8xB200",
+    "0x8xFoo",
+    "2000000xH",
+)
+
+
+@pytest.mark.parametrize("name", NAMES_WRONG_TWICE)
+def test_what_is_suggested_is_never_refused_itself(name: str) -> None:
+    with pytest.raises(Refused) as caught:
+        parse_cluster(name)
+    flag, _, use = caught.value.use.partition(" ")
+    assert flag == "--cluster"
+    assert parse_cluster(use).world > 0
+
+
+@pytest.mark.parametrize(
+    ("name", "use"),
+    [
+        ("10000000x8xB200", f"{MOST_HOSTS}x8xB200"),
+        ("2x1000000xB200", f"2x{MOST_DEVICES}xB200"),
+        ("p5.48xlargex" + "9" * 5000, f"p5.48xlargex{MOST_HOSTS}"),
+    ],
+)
+def test_a_limit_of_a_name_is_named_and_short(name: str, use: str) -> None:
+    with pytest.raises(Refused) as caught:
+        parse_cluster(name)
+    assert str(MOST_HOSTS) in caught.value.rule
+    assert str(MOST_DEVICES) in caught.value.rule
+    assert caught.value.use == f"--cluster {use}"
+    assert len(caught.value.message) < 110
+    assert len(str(caught.value.seen)) < 80
+
+
+def test_the_limits_of_a_name_are_those_of_the_keys() -> None:
+    assert parse_cluster("1000000x8xB200").hosts == 1_000_000
+    for key, most in (("hosts", MOST_HOSTS), ("devices", MOST_DEVICES)):
+        Job(cluster={key: most})
+        with pytest.raises(Refused):
+            Job(cluster={key: most + 1})
 
 
 def test_every_row_of_the_catalogue_states_where_it_is_from() -> None:
@@ -134,6 +188,49 @@ def test_a_files_keys_are_held_to_what_a_jobs_are(tmp_path: Path, keys: str, key
     with pytest.raises(Refused) as caught:
         parse_cluster(str(file))
     assert (caught.value.exit_code, caught.value.key) == (Exit.USAGE, key)
+
+
+@pytest.mark.parametrize("text", ["", "[cluster]\n", "[fabric]\npod_hosts = 2\noversubscription = 4\n"])
+def test_a_file_that_says_nothing_of_a_cluster_is_not_this_machine(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "lab.toml"
+    file.write_text(text, encoding="utf-8")
+    with pytest.raises(Refused) as caught:
+        parse_cluster(str(file), this=this_cpu(4, 8 << 30))
+    assert (caught.value.exit_code, caught.value.key) == (Exit.USAGE, "cluster.use")
+    file.write_text(caught.value.use, encoding="utf-8")
+    assert parse_cluster(str(file)).world == 8
+
+
+def test_two_hosts_like_this_one_are_not_this_one_and_need_their_link(tmp_path: Path) -> None:
+    here, file = this_cpu(4, 8 << 30), tmp_path / "lab.toml"
+    file.write_text("[cluster]\nhosts = 2\n", encoding="utf-8")
+    with pytest.raises(Refused) as caught:
+        parse_cluster(str(file), this=here)
+    assert (caught.value.exit_code, caught.value.key) == (Exit.USAGE, "cluster.link.inter")
+    file.write_text('[cluster]\nhosts = 2\nlink.inter = "10Gbit"\n', encoding="utf-8")
+    two = parse_cluster(str(file), this=here)
+    assert (two.hosts, two.devices, two.visible) == (2, 4, False)
+    job = Job(model={"preset": "tiny"}, train={"steps": 3}, data={"tokenizer": "bpe:8192"})
+    found = plan(job, cluster=two, measured=None)
+    assert any("priced as those of one" in text for text in found.assumed)
+    file.write_text("[cluster]\nhosts = 1\n", encoding="utf-8")
+    assert parse_cluster(str(file), this=here).visible
+
+
+@pytest.mark.parametrize("use", ["1xH100-SXM-80GB", "8xH100-SXM-80GB", "2x8xH100-SXM-80GB"])
+@pytest.mark.parametrize("link", ["intra", "inter"])
+@pytest.mark.parametrize("zero", ["0GB", "0Gbit", "0.0GB/s"])
+def test_a_link_that_carries_nothing_is_refused_on_every_cluster(
+    tmp_path: Path, use: str, link: str, zero: str
+) -> None:
+    file = tmp_path / "lab.toml"
+    file.write_text(f'[cluster]\nuse = "{use}"\nlink.{link} = "{zero}"\n', encoding="utf-8")
+    for ask in (lambda: parse_cluster(str(file)), lambda: Job(cluster={"link": {link: zero}})):
+        with pytest.raises(Refused) as caught:
+            ask()
+        assert (caught.value.exit_code, caught.value.key) == (Exit.USAGE, f"cluster.link.{link}")
+        assert "leave the key out" in caught.value.rule
+        assert caught.value.use == f'cluster.link.{link} = "450GB"'
 
 
 def test_single_keys_override_a_name() -> None:

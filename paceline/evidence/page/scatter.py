@@ -25,6 +25,7 @@ SHAPES = {
     "chosen": ("chosen", "ink-good"),
 }
 """State → its word in the legend and its colour, in the order of drawing."""
+_RANK = {state: at for at, state in enumerate(SHAPES)}
 
 
 class Point(NamedTuple):
@@ -123,7 +124,9 @@ class Scatter:
     def _labelled(self, plane: _Plane) -> list[Html]:
         """The labelled points on top, each with its interval, a tooltip, and its label where there is room."""
         parts, taken = [], [_limit_box(self, plane)]
-        named = [p for p in self.points if p.label]
+        # What matters most gets its label first, and is drawn last: where points lie close, the others go without.
+        named = sorted((p for p in self.points if p.label), key=lambda p: -_RANK[p.state])
+        unnamed = 0
         dots = [(plane.x(p.x), plane.y(p.y)) for p in self.points]
         taken += [_around(plane.x(p.x), plane.y(p.y), 6) for p in named]
         for p in named:
@@ -133,12 +136,19 @@ class Scatter:
             reach = tag("line", x1=plane.x(p.low), x2=plane.x(p.high), y1=y, y2=y, cls="reach")
             place = _place(p.label, (x, y), plane, taken, dots)
             text = None
+            unnamed += place is None
             if place is not None:
                 taken.append(place)
                 text = tag("text", p.label, x=round(place.left, 1), y=round(place.bottom - 5, 1), cls="name")
             top = tag("g", _signs(p.state, [(x, y)]), cls=f"signs {p.state}")
             parts.append(tag("g", title, reach, top, text, cls=ink))
-        return parts
+        return [*self._unnamed(unnamed, plane), *reversed(parts)]
+
+    def _unnamed(self, count: int, plane: _Plane) -> list[Html]:
+        """How many labels found no room: their points have tooltips, and what is left out is said."""
+        if not count:
+            return []
+        return [tag("text", f"+{count} names on hover", x=plane.right, y=TOP - 9, cls="level-text")]
 
 
 @dataclass(frozen=True)

@@ -2,19 +2,35 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from typing import Annotated
 
+from pydantic import AfterValidator, Field
+
+from paceline.job.quantities import QuantityError
 from paceline.job.tables.table import Table, key
 from paceline.job.tables.types import Bytes, Duration, Rate
 
 FROM_USE = "from use"
 
 
+def _carries(bytes_per_s: float) -> float:
+    """Held to the same rule whatever the number of devices: a job outlives the cluster that it was planned on."""
+    if bytes_per_s <= 0:
+        rule = "a link carries more than 0 bytes a second; where nothing is sent, as with one device, leave the key out"
+        raise QuantityError(rule, use='"450GB"')
+    return bytes_per_s
+
+
+LinkRate = Annotated[Rate, AfterValidator(_carries)]
+
+
 class LinkTable(Table):
     """One direction, per device."""
 
-    intra: Rate | None = key(None, "between devices of a host", form="Rate", unit="/s", shown=FROM_USE, gt=0)
-    inter: Rate | None = key(None, "between hosts", form="Rate", unit="/s", shown=FROM_USE, gt=0)
+    intra: LinkRate | None = key(
+        None, "between devices of a host", form="Rate", unit="/s", shown=FROM_USE, gt=0
+    )
+    inter: LinkRate | None = key(None, "between hosts", form="Rate", unit="/s", shown=FROM_USE, gt=0)
 
 
 class LatencyTable(Table):

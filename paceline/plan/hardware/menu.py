@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from paceline.ledger.outcome import Exit, Refused
-from paceline.plan.cluster import Cluster, parse_cluster, shapes
+from paceline.plan.cluster import Cluster, is_file, parse_cluster, shapes
 from paceline.plan.rates import NAMES, rates
 
 CLOUDS = (*NAMES, "any")
@@ -83,9 +83,7 @@ def _offer(name: str, parse: Parse) -> Offer:
 
 def _counted(name: str) -> bool:
     """Whether the name leaves the number of hosts open."""
-    return _is_shape(name) or (
-        re.fullmatch(r"\d{1,6}x(?!\d+x).+", name) is not None and not name.endswith(".toml")
-    )
+    return _is_shape(name) or (re.fullmatch(r"[0-9]+x(?!\d+x).+", name) is not None and not is_file(name))
 
 
 def several(cluster: Cluster, hosts: int) -> Cluster:

@@ -76,6 +76,10 @@ class CpuSpeeds:
             )
         elif measured is not None and not measured.collectives:
             assumed.append("collectives of this host were not measured: loopback from the catalogue")
+        if cluster.hosts > 1:
+            assumed.append(
+                "processors of several hosts are priced as those of one: no message waits for a network"
+            )
         self.assumed = tuple(assumed)
         self._factors: dict[tuple[Any, ...], tuple[float, float]] = {}
 
