@@ -177,6 +177,7 @@ class _Attempts:
                 "cause": f"{verdict['seen']} (step {failed})",
                 "from": "the beginning" if newest is None else newest.name,
                 "left out": left_out,
+                "position": verdict["position"],
             },
         )
 

@@ -168,6 +168,37 @@ def report(
     return Reply({"path": str(path)}, str(path))
 
 
+def replay(
+    screen: Screen,
+    run: RunWord = "last",
+    step: Annotated[
+        int | None, typer.Option("--step", metavar="K", help="which; default: the last one that has a row")
+    ] = None,
+    layout: Annotated[
+        str, typer.Option("--layout", metavar="L", help="on which it is done again; `run`: that of the run")
+    ] = "single",
+) -> Reply:
+    """A step of a run again, from checkpoint, batch and seeds; says whether it comes out the same."""
+    from paceline.api.replay import replay as replay_step
+    from paceline.api.replayed import text, verdict
+    from paceline.ledger.outcome import Exit, Failed
+
+    found = replay_step(
+        run, step=step, layout=layout, say=lambda field, told: screen.note(f"{field:<8} {told}")
+    )
+    if found.reproduced:
+        return Reply(found.to_dict(), text(found))
+    error = Failed(
+        f"step {found.step} of {found.run} is not reproduced",
+        exit_code=Exit.UNPROVEN,
+        key="--layout",
+        seen=verdict(found),
+        rule="the same weights and the same batch give the same loss and gradient norm",
+        use=f"paceline replay {found.run} --step {found.step} --layout run",
+    )
+    return Reply(found.to_dict(), text(found), Exit.UNPROVEN, error if screen.json else None)
+
+
 def _open(path: Path, screen: Screen) -> None:
     import webbrowser
 
@@ -181,6 +212,7 @@ HERE = (
     Here("runs delete", delete),
     Here("logs", logs, later=(Later("--host", "of the ranks on one host", "08", "H"),)),
     Here("compare", compare),
+    Here("replay", replay),
     Here(
         "report",
         report,

@@ -80,10 +80,7 @@ COMMANDS: tuple[Command, ...] = (
         "replay",
         "Look",
         "RUN",
-        "a failing step again",
-        "04",
-        ("--step K", "--layout single"),
-        instead="paceline train RUN --resume goes on from the last checkpoint",
+        "a step again, from checkpoint, batch and seeds",
     ),
     Command(
         "diagnose",

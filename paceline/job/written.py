@@ -8,7 +8,7 @@ from typing import Any
 import tomli_w
 
 from paceline.job.load import Loaded
-from paceline.job.schema import Leaf, arrival, flatten, leaves
+from paceline.job.schema import ANY, Leaf, arrival, flatten, leaves
 from paceline.job.words import choices, default_text, example
 from paceline.ledger.outcome import Exit, Refused
 
@@ -18,6 +18,15 @@ KINDS = {"pretrain": "", "sft": "06", "vision": "06", "federated": "07", "claim"
 _SET = ("data.train", "model.preset", "train.steps")
 _FIRST = ("data", "model", "train", "optimizer", "eval", "layout", "run")
 _NOTE_AT = 44
+# A table of any name has no defaults to show: one whole example.
+_RULE = (
+    "# A rule on a metric, as many as you like; take all of it out of its comment. Keys: `paceline job keys control`.",
+    "#[control.spike]",
+    '#signal = "loss_ratio"',
+    "#above = 3.0",
+    '#action = "rollback"',
+    '#owner = "you@example.org"',
+)
 
 
 def show(loaded: Loaded) -> str:
@@ -68,13 +77,13 @@ def new(kind: str = "pretrain") -> str:
         "",
         _line(leaves()["extends"]),
     ]
-    here = [leaf for leaf in leaves().values() if not leaf.arrives and leaf.table]
+    here = [leaf for leaf in leaves().values() if not leaf.arrives and leaf.table and ANY not in leaf.name]
     tables = list(dict.fromkeys(leaf.name.rpartition(".")[0] for leaf in here))
     for table in sorted(tables, key=lambda t: _FIRST.index(t) if t in _FIRST else len(_FIRST)):
         own = [leaf for leaf in here if leaf.name.rpartition(".")[0] == table]
         if own:
             lines += ["", f"[{table}]", *(_line(leaf) for leaf in own)]
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, "", *_RULE]) + "\n"
 
 
 def _line(leaf: Leaf) -> str:

@@ -35,6 +35,7 @@ class Brief:
         alive: memory that outlives the ranks, for their state; None for none.
         skip_to: a checkpoint's step, and the position in the data at which it goes on, where a rule went back to it
             and left rows out.
+        until: the last step that is done, where that is not the job's.
     """
 
     job: Job
@@ -53,6 +54,7 @@ class Brief:
     planned: Layout | None = None
     alive: Alive | None = None
     skip_to: tuple[int, int] | None = None
+    until: int | None = None
 
     def payload(self) -> dict[str, Any]:
         """As JSON values."""
@@ -73,6 +75,7 @@ class Brief:
             "planned": None if self.planned is None else str(self.planned),
             "alive": None if self.alive is None else self.alive.to_dict(),
             "skip_to": self.skip_to,
+            "until": self.until,
         }
 
     @classmethod
@@ -97,4 +100,5 @@ class Brief:
             planned=None if planned is None else Layout.parse(planned),
             alive=None if alive is None else Alive.read(alive),
             skip_to=None if skip_to is None else (int(skip_to[0]), int(skip_to[1])),
+            until=payload["until"],
         )

@@ -254,6 +254,7 @@ def _train(rank: _Rank, stop: Stop) -> End:
         fired=lambda step, verdict: _tell_fired(rank, step, verdict),
         compare=_comparison(rank),
     )
+    until = rank.brief.until
     return train(
         policy,
         rank.schedule,
@@ -262,6 +263,7 @@ def _train(rank: _Rank, stop: Stop) -> End:
         rank.ledger,
         rank=rank.mesh.rank,
         start=rank.keeper.start,
+        last=steps if until is None else min(until, steps),
         saved=rank.saved,
         eval_due=Due(job.eval.every, steps, rank.feed.steps_per_epoch, time.monotonic),
         save_due=Due(job.checkpoint.every, steps, rank.feed.steps_per_epoch, time.monotonic),

@@ -62,12 +62,13 @@ def train(
     *,
     rank: int,
     start: int,
+    last: int | None = None,
     saved: int | None = None,
     eval_due: Due,
     save_due: Due,
     compare_due: Due,
 ) -> End:
-    """Run the steps after ``start`` up to the schedule's last.
+    """Run the steps after ``start`` up to ``last``, by default the schedule's last.
 
     A stop from outside ends the loop after the step in which rank 0 heard of it, saved. A rule that leaves a step out
     makes it one that changes nothing. One that stops or goes back ends the loop with the weights as they were before
@@ -75,10 +76,11 @@ def train(
     a state that goes on from memory, the step of the newest checkpoint; what follows the step ``start`` may still be
     to do.
     """
-    after = _After(schedule.steps, hooks, telemetry, ledger, eval_due, save_due, compare_due)
+    last = schedule.steps if last is None else last
+    after = _After(last, hooks, telemetry, ledger, eval_due, save_due, compare_due)
     if saved is not None and saved < start:
         after(start, (0.0, 0.0, float(save_due.since(saved, start)), 0.0))
-    for step in range(start + 1, schedule.steps + 1):
+    for step in range(start + 1, last + 1):
         with ledger.span("idle", "data"):
             micro_batches, counts = hooks.batches(step)
         with ledger.span("update", "decide"):
@@ -98,9 +100,9 @@ def train(
         stop = after(step, result.decisions)
         if after.verdict is not None:
             return End(step, verdict=after.verdict)
-        if stop and step < schedule.steps:
+        if stop and step < last:
             return End(step, stop=stop, saved=True)
-    return End(schedule.steps, saved=True)
+    return End(last, saved=True)
 
 
 @dataclass

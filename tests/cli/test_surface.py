@@ -34,7 +34,7 @@ INTERFACE: dict[str, tuple[str, str, str]] = {
     "logs": ("Look", "", "--rank --host --follow"),
     "compare": ("Look", "", ""),
     "report": ("Look", "", "--open --live --export"),
-    "replay": ("Look", "04", "--step --layout"),
+    "replay": ("Look", "", "--step --layout"),
     "diagnose": ("Look", "05", ""),
     "checkpoint list": ("Keep", "", ""),
     "checkpoint inspect": ("Keep", "", ""),

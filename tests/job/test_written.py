@@ -64,7 +64,16 @@ def test_every_line_of_new_can_be_taken_out_of_its_comment(here):
         (here / "job.toml").write_text(text)
         load("job.toml")
         seen |= set(dict(flatten(tomllib.loads(text))))
-    assert seen == {name for name, leaf in leaves().items() if not leaf.arrives}
+    assert seen == {name for name, leaf in leaves().items() if not leaf.arrives and "*" not in name}
+
+
+def test_the_rule_of_new_can_be_taken_out_of_its_comment_as_a_whole(here):
+    lines = [
+        line[1:] if line.startswith("#") and line[1:2] not in (" ", ":") else line
+        for line in new().splitlines()
+    ]
+    (here / "job.toml").write_text("\n".join(lines))
+    assert load("job.toml").job.control["spike"].action == "rollback"
 
 
 @pytest.mark.parametrize("kind", [*KINDS, "chat", ""])
