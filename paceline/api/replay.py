@@ -60,7 +60,7 @@ def replay(
         say: headings for the console.
 
     Returns:
-        The steps, each recorded and replayed; ``reproduced`` says whether the last one came out the same: the same bits
+        The steps, each recorded and replayed; ``outcome`` says whether the last one came out the same: the same bits
         where the layout is the run's on a CPU, else within :data:`~paceline.api.replayed.TOLERANCE`.
 
     Raises:

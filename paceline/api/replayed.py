@@ -39,7 +39,11 @@ class Replayed:
 
 @dataclass(frozen=True)
 class Replay:
-    """What became of it. ``ended`` is what a rule said, "" where none ended it; ``first_difference`` a step or None."""
+    """What became of it.
+
+    ``outcome``: ``reproduced``, ``different``, or ``unclear`` where another layout agrees at first and rounding has grown
+    beyond the tolerance since. ``ended`` is what a rule said, "" where none ended it; ``first_difference`` a step or None.
+    """
 
     run: str
     step: int
@@ -50,13 +54,18 @@ class Replay:
     steps: tuple[Replayed, ...]
     ended: str
     tolerance: float
-    reproduced: bool
+    outcome: str
     first_difference: int | None
+
+    @property
+    def reproduced(self) -> bool:
+        """Whether the step came out as it was."""
+        return self.outcome == "reproduced"
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON values; what is not finite is null, and ``nonfinite`` of the step true."""
         rows = [_plain(one) for one in self.steps]
-        return asdict(self) | {"steps": rows}
+        return asdict(self) | {"steps": rows, "reproduced": self.reproduced}
 
 
 def judged(
@@ -76,9 +85,18 @@ def judged(
     unknown = last.loss is None and last.loss_again is None
     reproduced = bool(ended) if unknown else last.difference is not None and last.difference <= allowed
     first = min(apart, default=None)
-    return Replay(
-        run, step, layout, recorded_layout, precision, source, tuple(steps), ended, allowed, reproduced, first
+    outcome = (
+        "reproduced" if reproduced else "unclear" if _only_drifts(steps, first, allowed) else "different"
     )
+    return Replay(
+        run, step, layout, recorded_layout, precision, source, tuple(steps), ended, allowed, outcome, first
+    )
+
+
+def _only_drifts(steps: Sequence[Replayed], first: int | None, allowed: float) -> bool:
+    """Whether finite numbers part after having agreed: what rounding does to a run that is sensitive to it."""
+    finite = all(one.difference is not None and math.isfinite(one.difference) for one in steps)
+    return finite and allowed > 0 and first is not None and first > steps[0].step
 
 
 def text(found: Replay) -> str:
@@ -106,6 +124,11 @@ def verdict(found: Replay) -> str:
             return f"reproduced: {where} gives the recorded numbers bit for bit: batch, weights and code make them"
         return f"reproduced: {where} agrees within {found.tolerance:g}: batch, weights and code make these numbers"
     first = found.first_difference
+    if found.outcome == "unclear":
+        return (
+            f"cannot be told: {where} agrees before step {first} and not from there on, as rounding that grows does; "
+            f"next: paceline replay {found.run} --step {found.step} --layout run"
+        )
     if found.layout == found.recorded_layout:
         return f"not reproduced: {where} first differs at step {first}: the device, the environment or the data changed"
     return (

@@ -188,15 +188,16 @@ def replay(
     )
     if found.reproduced:
         return Reply(found.to_dict(), text(found))
+    code = Exit.NO_EVIDENCE if found.outcome == "unclear" else Exit.UNPROVEN
     error = Failed(
         f"step {found.step} of {found.run} is not reproduced",
-        exit_code=Exit.UNPROVEN,
+        exit_code=code,
         key="--layout",
         seen=verdict(found),
         rule="the same weights and the same batch give the same loss and gradient norm",
         use=f"paceline replay {found.run} --step {found.step} --layout run",
     )
-    return Reply(found.to_dict(), text(found), Exit.UNPROVEN, error if screen.json else None)
+    return Reply(found.to_dict(), text(found), code, error if screen.json else None)
 
 
 def _open(path: Path, screen: Screen) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 import paceline as pl
 from paceline.api.replay import replay
-from paceline.api.replayed import text
+from paceline.api.replayed import Replayed, judged, text
 from paceline.ledger.outcome import Exit, Failed, Refused
 from tests.cli.shell import paceline
 from tests.drills.small import plant, train, write_tiny
@@ -85,3 +85,18 @@ def test_the_command(run: pl.Run, cache: str) -> None:
     assert done.code == 0, done.err
     assert "same bits" in done.out
     assert "reproduced: step 7" in done.out
+
+
+def test_rounding_that_grows_is_told_from_a_step_that_is_different() -> None:
+    def told(*again: float, layout: str = "single") -> str:
+        steps = [
+            Replayed.of(n, {"loss": 4.0, "grad_norm": 1.0}, {"loss": loss, "grad_norm": 1.0})
+            for n, loss in enumerate(again, 1)
+        ]
+        return judged("r", len(again), layout, "dp=2", "fp32", "the beginning", steps, "").outcome
+
+    assert told(4.0, 4.0001) == "reproduced"
+    assert told(4.0, 4.1, 4.5) == "unclear"
+    assert told(4.1, 4.1) == "different", "it parts in the first step"
+    assert told(4.0, math.nan) == "different", "rounding does not make a number that is not finite"
+    assert told(4.0, 4.0 + 1e-12, layout="dp=2") == "different", "on the same layout every bit counts"
