@@ -41,8 +41,9 @@ class Replayed:
 class Replay:
     """What became of it.
 
-    ``outcome``: ``reproduced``, ``different``, or ``unclear`` where another layout agrees at first and rounding has grown
-    beyond the tolerance since. ``ended`` is what a rule said, "" where none ended it; ``first_difference`` a step or None.
+    ``outcome``: ``reproduced``, ``different``, or ``unclear``: another layout agrees at first and rounding has grown
+    beyond the tolerance since, or a rule ended the replay before the step. ``ended`` is what a rule said, "" where none
+    did; ``first_difference`` a step or None.
     """
 
     run: str
@@ -85,12 +86,16 @@ def judged(
     unknown = last.loss is None and last.loss_again is None
     reproduced = bool(ended) if unknown else last.difference is not None and last.difference <= allowed
     first = min(apart, default=None)
-    outcome = (
-        "reproduced" if reproduced else "unclear" if _only_drifts(steps, first, allowed) else "different"
-    )
+    unclear = _only_drifts(steps, first, allowed) or _cut_short(steps)
+    outcome = "reproduced" if reproduced else "unclear" if unclear else "different"
     return Replay(
         run, step, layout, recorded_layout, precision, source, tuple(steps), ended, allowed, outcome, first
     )
+
+
+def _cut_short(steps: Sequence[Replayed]) -> bool:
+    """Whether the replay did not come to a step that the run finished: the run had gone back, or a rule is new."""
+    return steps[-1].loss is not None and steps[-1].loss_again is None
 
 
 def _only_drifts(steps: Sequence[Replayed], first: int | None, allowed: float) -> bool:
@@ -124,6 +129,11 @@ def verdict(found: Replay) -> str:
             return f"reproduced: {where} gives the recorded numbers bit for bit: batch, weights and code make them"
         return f"reproduced: {where} agrees within {found.tolerance:g}: batch, weights and code make these numbers"
     first = found.first_difference
+    if _cut_short(found.steps):
+        return (
+            f"cannot be told: a rule ended the replay from {found.source} before step {found.step}; where the run went "
+            "back there, a later checkpoint is needed (checkpoint.keep)"
+        )
     if found.outcome == "unclear":
         return (
             f"cannot be told: {where} agrees before step {first} and not from there on, as rounding that grows does; "

@@ -99,4 +99,8 @@ def test_rounding_that_grows_is_told_from_a_step_that_is_different() -> None:
     assert told(4.0, 4.1, 4.5) == "unclear"
     assert told(4.1, 4.1) == "different", "it parts in the first step"
     assert told(4.0, math.nan) == "different", "rounding does not make a number that is not finite"
+    short = [Replayed.of(1, {"loss": 4.0}, {"loss": 4.0}), Replayed.of(2, {"loss": 4.0}, {})]
+    cut = judged("r", 2, "dp=2", "dp=2", "fp32", "the beginning", short, "spike at step 2")
+    assert cut.outcome == "unclear"
+    assert "a rule ended the replay" in text(cut)
     assert told(4.0, 4.0 + 1e-12, layout="dp=2") == "different", "on the same layout every bit counts"
