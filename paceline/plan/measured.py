@@ -15,7 +15,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-SCHEMA = 3  # 1 did not say how busy the machine was; 2 took slow samples on a busy one
+SCHEMA = 4  # 1 did not say how busy the machine was; 2 took slow samples on a busy one; 3 timed blocks in fp32 only
 QUIET = 0.85
 """Share of the cores that a measurement must have got to count as taken on a quiet machine."""
 
@@ -183,17 +183,33 @@ def interpolate(points: Sequence[tuple[float, float]], x: float, *, extend: bool
 
 
 def fastest_precision(measured: Measured | None, *, cuda: bool = False) -> str:
-    """``train.precision = auto``: bf16 where the device multiplies it faster than fp32, else fp32.
+    """``train.precision = auto``: bf16 where a decoder is faster in it than in fp32, else fp32.
 
-    Not measured: bf16 on CUDA, fp32 on a CPU (without bf16 instructions bf16 is up to 84 times slower there).
+    Not only its products: attention and what is between may be slower in bf16. Where no decoder was timed in both, the
+    products decide. Not measured: bf16 on CUDA, fp32 on a CPU (without bf16 instructions bf16 is up to 84 times slower
+    there).
     """
     if cuda:
         return "bf16"
+    ratios = _bf16_over_fp32(measured.blocks if measured else [])
+    if ratios:
+        return "bf16" if sum(map(math.log, ratios)) < 0 else "fp32"
     rates: dict[str, float] = {}
     for row in measured.matmul if measured else []:
         best = rates.get(row["precision"], 0.0)
         rates[row["precision"]] = max(best, row["flops_per_s"])
     return "bf16" if rates.get("bf16", 0.0) > rates.get("fp32", math.inf) else "fp32"
+
+
+def _bf16_over_fp32(blocks: Sequence[Mapping[str, Any]]) -> list[float]:
+    """Time of a two-layer decoder in bf16 over that in fp32, of every shape that was timed in both."""
+    times: dict[str, dict[tuple[Any, ...], float]] = {"fp32": {}, "bf16": {}}
+    for row in blocks:
+        kind = tuple(sorted((k, str(v)) for k, v in row.get("kind", {}).items()))
+        shape = (kind, row["sequence_length"], row["mbs"], row["threads"], row["processes"])
+        if row["precision"] in times:
+            times[row["precision"]][shape] = 2 * row["layer_s"] + row["outer_s"]
+    return [times["bf16"][shape] / times["fp32"][shape] for shape in times["bf16"] if shape in times["fp32"]]
 
 
 def worlds(cores: int) -> list[tuple[int, int, bool]]:

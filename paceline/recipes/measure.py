@@ -164,14 +164,26 @@ def _measure(payload: Mapping[str, Any], bench: Bench) -> dict[str, Any]:
     bench = replace(bench, busy=bench.busy or found["cpu_share"] < QUIET)
     if bench.processes == 1:
         found["dispatch_s"] = dispatch_s(bench)
-    limit_s = MORE_BLOCKS_S if more else BLOCKS_S
-    rounds = [_round(bench, shapes, limit_s) for _ in range(int(payload.get("rounds", 1)))]
+    precisions = _precisions(found["matmul"], bench)
+    limit_s = (MORE_BLOCKS_S if more else BLOCKS_S) * len(precisions)
+    rounds = [_round(bench, shapes, precisions, limit_s) for _ in range(int(payload.get("rounds", 1)))]
     for name in ("stream", "optimizer", "blocks"):
         found[name] = medians([one[name] for one in rounds])
     return found
 
 
-def _round(bench: Bench, shapes: Sequence[Shape], limit_s: float) -> dict[str, list[dict[str, Any]]]:
+def _precisions(products: Sequence[Mapping[str, Any]], bench: Bench) -> tuple[str, ...]:
+    """In which a decoder is timed: bf16 too where the ranks agree that its products are no slower than fp32's."""
+    best = {
+        p: max((r["flops_per_s"] for r in products if r["precision"] == p), default=0.0)
+        for p in ("fp32", "bf16")
+    }
+    return ("fp32", "bf16") if bench.mean(float(best["bf16"] > best["fp32"])) > 0.5 else ("fp32",)
+
+
+def _round(
+    bench: Bench, shapes: Sequence[Shape], precisions: Sequence[str], limit_s: float
+) -> dict[str, list[dict[str, Any]]]:
     """Memory, optimizer and blocks, once."""
     found: dict[str, list[dict[str, Any]]] = {
         "stream": [stream(bench)],
@@ -183,7 +195,7 @@ def _round(bench: Bench, shapes: Sequence[Shape], limit_s: float) -> dict[str, l
         # The ranks must agree whether there is another one, so they compare the mean of their clocks.
         if bench.mean(time.perf_counter() - began) > limit_s:
             break
-        found["blocks"].append(block(*shape, "fp32", bench))
+        found["blocks"].extend(block(*shape, precision, bench) for precision in precisions)
     return found
 
 
@@ -300,8 +312,10 @@ def dispatch_s(bench: Bench) -> float:
 def _step_s(
     widths: ModelWidths, layers: int, length: int, mbs: int, precision: str, bench: Bench, for_s: float
 ) -> float:
-    dtype = DTYPES[precision]
-    model = Decoder(replace(widths, num_hidden_layers=layers), dtype)
+    master = torch.float64 if precision == "fp64" else torch.float32
+    model = Decoder(replace(widths, num_hidden_layers=layers), DTYPES[precision]).to(
+        master
+    )  # as training has it
     for index, parameter in enumerate(model.parameters()):
         parameter.data.fill_(0.01 + 1e-4 * index)  # values do not change the time of a CPU's products
     tokens = torch.zeros(mbs, length, dtype=torch.int64)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -78,6 +79,21 @@ def test_auto_precision_is_the_faster_one() -> None:
     assert fastest_precision(slow) == "fp32"
     assert fastest_precision(fast) == "bf16"
     assert fastest_precision(None) == "fp32"
+    both = [
+        {
+            "precision": p,
+            "sequence_length": 8,
+            "mbs": 1,
+            "threads": 2,
+            "processes": 1,
+            "layer_s": s,
+            "outer_s": 0.1,
+        }
+        for p, s in (("fp32", 1.0), ("bf16", 1.2))
+    ]
+    assert fastest_precision(replace(fast, blocks=both)) == "fp32", "products are not all of a step"
+    assert fastest_precision(replace(slow, blocks=[both[0], both[1] | {"layer_s": 0.5}])) == "bf16"
+    assert fastest_precision(replace(fast, blocks=both[:1])) == "bf16", "nothing to compare with"
     assert fastest_precision(None, cuda=True) == "bf16"
 
 
