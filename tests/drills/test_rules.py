@@ -189,6 +189,6 @@ def test_a_rule_stops_the_run_with_its_weights_saved(
 def test_what_rules_watch_is_in_the_rows(straight: pl.Run) -> None:
     """A rule on a name that no row ever has would watch nothing."""
     seen = set().union(*(row.keys() for row in losses(straight).values()))
-    elsewhere = {"bubble", "mfu", "aux_loss", "expert_load_max", "cost_usd", "bits_per_byte"}
+    elsewhere = {"bubble", "mfu", "aux_loss", "expert_load_max", "cost_usd", "bits_per_byte", "replicas"}
     assert set(SIGNALS) - seen <= elsewhere
     assert math.isfinite(losses(straight)[STEPS - 1]["grad_norm_ratio"])
