@@ -41,6 +41,7 @@ SHAPES = (  # hidden, feed-forward, heads, key/value heads, sequence, micro-batc
 )
 MORE_SHAPES = ((128, 352, 4, 4, 256, 4), (256, 704, 4, 4, 256, 4), (512, 1408, 8, 8, 256, 2))
 EACH_S, BLOCK_S = 0.15, 0.5  # how long one figure is timed
+SHARE_SIZE, SHARE_S = 512, 1.0
 BUSY_TIMES = 4  # as many samples where other programs hold the cores
 BLOCKS_S, MORE_BLOCKS_S = (
     4.0,
@@ -157,10 +158,8 @@ def _measure(payload: Mapping[str, Any], bench: Bench) -> dict[str, Any]:
         widths = timed(ModelWidths(**payload["widths"]))
         own = [(widths, int(payload["sequence_length"]), int(mbs)) for mbs in payload.get("mbs", [1])]
         shapes = [*(s for s in own if small(*s)), *shapes]
-    wall_s, cpu_s = time.perf_counter(), time.process_time()
+    found["cpu_share"] = cpu_share(bench)
     found["matmul"] = matmul(bench)
-    spent_s = (time.perf_counter() - wall_s) * bench.threads
-    found["cpu_share"] = round(min(1.0, bench.mean((time.process_time() - cpu_s) / spent_s)), 3)
     bench = replace(bench, busy=bench.busy or found["cpu_share"] < QUIET)
     if bench.processes == 1:
         found["dispatch_s"] = dispatch_s(bench)
@@ -243,6 +242,19 @@ def small(widths: ModelWidths, length: int, mbs: int) -> bool:
     from paceline.plan.model import head_flops, layer_flops
 
     return (sum(layer_flops(widths, length)) + head_flops(widths)) * length * mbs <= LARGEST_BLOCK_FLOPS
+
+
+def cpu_share(bench: Bench) -> float:
+    """Of its cores' time, what this process got: all of it while fp32 products keep its threads at work, unless other
+    programs run. (bf16 products would not do: torch computes them on one thread.)"""
+    a, out = torch.ones(SHARE_SIZE, SHARE_SIZE), torch.empty(SHARE_SIZE, SHARE_SIZE)
+    torch.mm(a, a, out=out)
+    bench.meet()
+    wall_s, cpu_s = time.perf_counter(), time.process_time()
+    while time.perf_counter() - wall_s < SHARE_S:
+        torch.mm(a, a, out=out)
+    spent_s = (time.perf_counter() - wall_s) * bench.threads
+    return round(min(1.0, bench.mean((time.process_time() - cpu_s) / spent_s)), 3)
 
 
 def matmul(bench: Bench) -> list[dict[str, Any]]:

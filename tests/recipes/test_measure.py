@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -45,6 +48,7 @@ def test_a_machine_is_measured_into_a_file_that_plan_reads(
     monkeypatch.setattr(measure, "STREAM_NUMBERS", 1 << 16)
     monkeypatch.setattr(measure, "OPTIMIZER_NUMBERS", 1 << 14)
     monkeypatch.setattr(measure, "EACH_S", 0.01)
+    monkeypatch.setattr(measure, "SHARE_S", 0.05)
     monkeypatch.setattr(measure, "BLOCK_S", 0.01)
     file = tmp_path / "measured" / "k.json"
     widths = measure.reference(64, 128, 2, 2, 16, 1)[0]
@@ -93,6 +97,23 @@ def test_matmul_counts_two_operations_a_product() -> None:
     seconds = bench().seconds(lambda: torch.mm(a, a), 0.0, 9, best=True)
     found = next(row["flops_per_s"] for row in rows if row["size"] == 512 and row["precision"] == "fp32")
     assert 0.1 < found / (2 * 512**3 / seconds) < 10
+
+
+def test_the_share_of_the_cores_falls_when_others_want_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And only then: what keeps one thread at work, as bf16 products do, is not asked."""
+    monkeypatch.setattr(measure, "SHARE_S", 0.6)
+    cores = len(os.sched_getaffinity(0))
+    script = "while True: pass"
+    others = [subprocess.Popen([sys.executable, "-c", script]) for _ in range(2 * cores)]
+    try:
+        crowded = measure.cpu_share(bench())
+    finally:
+        for other in others:
+            other.kill()
+            other.wait()
+    alone = measure.cpu_share(bench())
+    assert crowded < 0.75
+    assert crowded < alone
 
 
 def test_two_ranks_are_timed_together_over_the_wire(ranks: RankPool) -> None:
