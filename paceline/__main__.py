@@ -10,7 +10,11 @@ from typing import NoReturn
 def main() -> NoReturn:
     """Runs the command line and ends the process with a code of interface §8."""
     if sys.platform == "win32":
-        sys.exit("error  Paceline does not run on Windows (no fork server, no POSIX signals): use WSL 2")
+        print(
+            "error  Windows is not supported: use WSL 2 (`wsl --install`), and Paceline inside it",
+            file=sys.stderr,
+        )
+        sys.exit(2)  # said here, since what imports the usual way of saying it needs POSIX
     from paceline.cli.streams import open_closed
 
     open_closed()

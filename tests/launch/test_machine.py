@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -110,6 +111,18 @@ def test_windows_is_refused(system: str) -> None:
     with pytest.raises(Refused, match="Windows is not supported") as caught:
         refuse_platform(system)
     assert caught.value.exit_code == 2
+
+
+def test_the_command_line_refuses_windows_in_its_first_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from paceline.__main__ import main
+
+    monkeypatch.setattr(sys, "platform", "win32")
+    with pytest.raises(SystemExit) as caught:
+        main()
+    assert caught.value.code == 2
+    assert "WSL 2" in capsys.readouterr().err.splitlines()[0]
 
 
 def test_other_systems_run_and_macos_is_said_to_be_untested() -> None:
