@@ -1,7 +1,7 @@
 """Rows of the fault log whose right outcome a test of some other room holds: row → tests, or why there is none.
 
-A row with a trigger of its own has its number in the name of its test (``test_open_rows*.py``). These are the rows of
-recovery, running and environment, where the test came first.
+A row with a trigger of its own has its number in the name of its test (``test_open_rows*.py``, ``test_rows_keep.py``).
+These are the rows of recovery, running and environment, where the test came first.
 """
 
 from __future__ import annotations
